@@ -1,0 +1,66 @@
+"""The Generator protocol: what rollout asks for, and what an engine returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from marft.config import SamplingConfig
+
+
+@dataclass(frozen=True)
+class Request:
+    """One reply wanted. `seed` alone decides its random draws, so no neighbour in the batch can change them.
+
+    `order` fixes the place in the admission queue (episode, agent, turn); `greedy` overrides the sampling temperature.
+    `adapter` None means the bare base model.
+    """
+
+    prompt_ids: tuple[int, ...]
+    adapter: str | None
+    sampling: SamplingConfig
+    seed: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Token ids as drawn (the end-of-turn token included), each with its log-probability at the sampling temperature."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: Literal["stop", "length"]
+    policy_version: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Running totals of an engine: prompt tokens asked for and computed, tokens sampled, seconds spent computing."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_computed: int = 0
+    sampled_tokens: int = 0
+    seconds: float = field(default=0.0)
+
+
+class Generator(Protocol):
+    """Anything that can answer requests: all coroutines of all episodes and all agents share one."""
+
+    @property
+    def version(self) -> int:
+        """The policy version stamped on a request when it is dispatched."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Totals since the engine was made."""
+        ...
+
+    async def generate(self, request: Request) -> Reply:
+        """One reply. Raises `MarftError` when prompt + max_tokens cannot fit the context."""
+        ...
+
+    def load(self, version: int) -> None:
+        """Announce that the adapters now hold `version`: anything computed with older weights is dropped."""
+        ...

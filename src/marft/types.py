@@ -1,0 +1,154 @@
+"""The data that flows: tasks, messages, actions, episodes, batches and credit.
+
+Shape letters, used everywhere in the library: `B` episodes, `K` decisions on one chain, `N` rows (one action each),
+`S` padded prompt + action length, `P` prompt tokens, `A` action tokens, `J` padded joint-view length, `n` agents.
+
+Alignment, stated once: index `t` of every `[N, S]` tensor speaks of token `t`. `logprobs[:, t]` is the log-probability
+*of* token `t`; `values[:, t]` is the value of the state just *before* token `t`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # `import marft` must stay fast, and torch takes more than a second
+    from torch import Tensor
+
+Split = Literal["train", "heldout"]
+
+
+class MarftError(Exception):
+    """A mistake of the user's that one sentence explains: it names the file, key or agent, and the fix."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem. `prompt` is what agents that see the task read; `data` is private to the environment's grader."""
+
+    id: str
+    prompt: str
+    kind: str = "task"
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One thing that was said, by an agent or (speaker `environment`) by the world."""
+
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """One reply of one agent.
+
+    `prompt_ids` [P] and `token_ids` [A] are exactly the ids the sampler read and drew (the end-of-turn token, when
+    drawn, is one of them); `logprobs` [A] are the sampler's own, at the sampling temperature. `joint_ids` is what the
+    centralised critic reads before this action. `parents` are indices into `Episode.actions`: the dependency function
+    D as it was played. `reward` sits on the action's last decision. `stop` says why the reply ended, and
+    `policy_version` is the version of the adapter at the moment the request was sent. `truncated_tokens` counts prompt
+    tokens that were left out to fit the context.
+    """
+
+    agent: str
+    turn: int
+    parents: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    joint_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    stop: Literal["stop", "length"]
+    policy_version: int
+    reward: float = 0.0
+    truncated_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an episode could not be played: the agent (or `environment`) that failed, and the reason in words."""
+
+    who: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished game: its actions in execution order.
+
+    `group` names the set of episodes that share a task (the baseline of group-relative credit); `sample` is the number
+    within that group. `terminated` (the game ended) and `truncated` (the horizon cut it off) are never both true.
+    `final_joint_ids` is the joint view after the last action: the critic bootstraps a truncated episode from it.
+    An episode with an `error` is recorded and counted, and never trained on.
+    """
+
+    task: Task
+    group: str
+    sample: int
+    actions: tuple[Action, ...]
+    terminated: bool
+    truncated: bool
+    final_joint_ids: tuple[int, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: Failure | None = None
+
+    @property
+    def reward(self) -> float:
+        """The undiscounted sum of all rewards in the episode."""
+        return sum(action.reward for action in self.actions)
+
+    @property
+    def success(self) -> float:
+        """The environment's own verdict in [0, 1]: its `success` metric, else whether any reward was won."""
+        return self.metrics.get("success", float(self.reward > 0))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N rows, one per action, in episode order and within an episode in execution order.
+
+    `tokens, attention_mask, action_mask, logprobs` are [N, S] (prompt, action, right padding); masks come from lengths
+    the sampler reported, never from a token's value. `joint, joint_mask` are [N, J]. `decision_mask` [N, S] marks one
+    position per decision: the action's first token at action level, every action token at token level.
+    `rewards, agent, turn, episode, position, words` are [N]; `agent` indexes `agents`, `episode` counts from 0 within
+    the batch, `position` is the row's place in its episode. `final_joint, final_joint_mask` are [B, J'] and
+    `terminated` is [B]. `groups` [N] numbers the (task, agent, turn) group of each row.
+    """
+
+    agents: tuple[str, ...]
+    tokens: Tensor
+    attention_mask: Tensor
+    action_mask: Tensor
+    decision_mask: Tensor
+    logprobs: Tensor
+    joint: Tensor
+    joint_mask: Tensor
+    rewards: Tensor
+    agent: Tensor
+    turn: Tensor
+    episode: Tensor
+    position: Tensor
+    words: Tensor
+    groups: Tensor
+    final_joint: Tensor
+    final_joint_mask: Tensor
+    terminated: Tensor
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True)
+class Credit:
+    """`advantages` and `returns`, both [N, S] and zero off `action_mask`.
+
+    At action level an action's advantage stands on each of its tokens, and its return on its first (decision) token.
+    """
+
+    advantages: Tensor
+    returns: Tensor
