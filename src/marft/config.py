@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -236,10 +237,10 @@ class Config(Section):
         if not any(agent.trainable for agent in self.team.agents):
             raise ValueError("team.agents: no agent is trainable; set `trainable: true` on at least one")
         if self.credit.baseline == "critic" and self.critic.kind == "none":
-            raise ValueError("credit.baseline: 'critic' needs critic.kind 'shared'; or choose baseline 'group' or 'none'")
+            raise ValueError("credit.baseline: 'critic' needs critic.kind 'shared'; or choose 'group' or 'none'")
         if self.critic.kind == "shared" and self.credit.baseline != "critic":
             raise ValueError(
-                f"critic.kind: 'shared' would not be used with credit.baseline '{self.credit.baseline}'; set it to 'none'"
+                f"critic.kind: 'shared' goes unused with credit.baseline '{self.credit.baseline}'; set it to 'none'"
             )
         if self.credit.baseline == "group" and self.rollout.samples < 2:
             raise ValueError("rollout.samples: a group baseline needs at least 2 samples per task")
@@ -298,10 +299,8 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     except yaml.YAMLError:
         raise MarftError(f"override '{override}': the value is not valid YAML") from None
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as text; a person means the number
-        try:
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     *path, last = key.split(".")
     place: Any = raw
     for part in path:

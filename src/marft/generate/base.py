@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """Token ids as drawn (the end-of-turn token included), each with its log-probability at the sampling temperature."""
+    """Token ids as drawn (the end-of-turn token included), each with its log-probability as it was sampled."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

@@ -1,0 +1,153 @@
+"""Question and answer: rows of a JSONL file or a `datasets` source, each with one right answer (GSM8K and the like).
+
+Numbers are compared as exact decimals, anything else as text without regard to case and spacing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from marft.config import Section, validate
+from marft.environments.base import Outcome
+from marft.environments.reply import answering_message, check_answerer, number, read_answer
+from marft.environments.rows import Row, hub_rows, jsonl_rows
+from marft.types import MarftError, Split, Task
+
+
+class Parameters(Section):
+    """What the config's `environment` may say; the source is `path` (JSONL) or `hub` (a `datasets` id or folder)."""
+
+    path: str | None = Field(None, description="a JSONL file, relative to the current folder")
+    heldout_path: str | None = Field(None, description="a second JSONL file to hold out")
+    hub: str | None = Field(None, description="a `datasets` id, or a local folder of one")
+    subset: str | None = Field(None, description="the configuration of a `datasets` source, such as `main`")
+    split_train: str = "train"
+    split_heldout: str | None = Field(None, description="the split of `hub` to hold out, such as `test`")
+    heldout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="held out when no other source is named"
+    )
+    question: str = Field("question", description="the column of questions")
+    answer: str = Field("answer", description="the column of right answers")
+    final_answer: Literal["whole", "after_hashes"] = Field("whole", description="where the right answer stands in it")
+    reply: Literal["last_number", "whole", "last_line", "tag", "after_hashes"] = "last_number"
+    answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Parameters:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("environment.path: give either `path` (a JSONL file) or `hub` (a `datasets` source)")
+        if self.path is None and self.heldout_path is not None:
+            raise ValueError("environment.heldout_path: goes with `path`; with `hub`, name a `split_heldout`")
+        if self.hub is None and (self.split_heldout is not None or self.subset is not None):
+            raise ValueError(
+                "environment.split_heldout, environment.subset: go with `hub`; with `path`, name a `heldout_path`"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class State:
+    """One episode, before and after its only turn."""
+
+    task: Task
+
+
+class QuestionAnswer:
+    """One turn: reward 1 to the team when the answerer's reply holds the right answer.
+
+    A training row whose question is also held out is left out of training; `dropped` counts them.
+    """
+
+    name = "question_answer"
+    Parameters = Parameters
+
+    def __init__(self, **parameters: Any) -> None:
+        self.parameters = validate(Parameters, parameters, "question_answer")
+        train, heldout = self._rows()
+        unseen = {row.question for row in heldout}
+        kept = [row for row in train if row.question not in unseen]
+        self.dropped = len(train) - len(kept)
+        if not kept or not heldout:
+            raise MarftError(
+                f"{self.parameters.path or self.parameters.hub}: leaves {len(kept)} training rows and {len(heldout)} "
+                "held-out ones; both need at least one, so add rows or name another held-out source"
+            )
+        self._tasks: dict[str, tuple[Task, ...]] = {
+            "train": tuple(self._task("train", row) for row in kept),
+            "heldout": tuple(self._task("heldout", row) for row in heldout),
+        }
+
+    def size(self, split: Split) -> int | None:
+        """The rows of the split."""
+        return len(self._tasks[split])
+
+    def task(self, split: Split, index: int) -> Task:
+        """The index-th row; its id is its place in the source, counted from 1."""
+        return self._tasks[split][index]
+
+    def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> State:
+        """Raises `MarftError` when the named answerer is not in the team."""
+        check_answerer(self.parameters.answerer, agents)
+        return State(task)
+
+    def observe(self, state: State, agent: str) -> str:
+        """Nothing besides the question."""
+        return ""
+
+    def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
+        """Grade the answerer's message; a turn in which the answerer does not act does not end the game."""
+        message = answering_message(self.parameters.answerer, messages)
+        if message is None:
+            return Outcome(state, 0.0, terminated=False, metrics={"success": 0.0})
+        answer = read_answer(self.parameters.reply, message)
+        right = float(answer is not None and same_answer(answer, state.task.data["answer"]))
+        metrics = {"success": right, "answered": float(answer is not None)}
+        return Outcome(state, right, terminated=True, metrics=metrics)
+
+    def _rows(self) -> tuple[list[Row], list[Row]]:
+        given = self.parameters
+        columns = (given.question, given.answer)
+        if given.path is not None:
+            train = jsonl_rows(given.path, *columns)
+            heldout = jsonl_rows(given.heldout_path, *columns) if given.heldout_path is not None else None
+        else:
+            source = (given.hub or "", given.subset)
+            train = hub_rows(*source, given.split_train, *columns)
+            heldout = hub_rows(*source, given.split_heldout, *columns) if given.split_heldout is not None else None
+        return (train, heldout) if heldout is not None else _share_out(train, given.heldout_share)
+
+    def _task(self, split: Split, row: Row) -> Task:
+        answer = read_answer(self.parameters.final_answer, row.answer)
+        if answer is None:
+            where = (
+                "no `####` with an answer after it"
+                if self.parameters.final_answer == "after_hashes"
+                else "an empty answer"
+            )
+            raise MarftError(f"{row.place}: '{self.parameters.answer}' has {where}; see final_answer")
+        if self.parameters.reply == "last_number" and number(answer) is None:
+            raise MarftError(
+                f"{row.place}: the answer {shorten(answer, 40)!r} is no number; see `final_answer` and `reply`"
+            )
+        return Task(f"{split}-{row.number}", row.question, "question_answer", {"answer": answer})
+
+
+def same_answer(given: str, right: str) -> bool:
+    """Equal as exact decimals where both are numbers (`1,000` = `1000.0`), else as text up to case and spacing."""
+    numbers = number(given), number(right)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    return " ".join(given.casefold().split()) == " ".join(right.casefold().split())
+
+
+def _share_out(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
+    """Hold out the share of *questions* (at least one) whose hash is smallest: the same ones in every process."""
+    questions = sorted({row.question for row in rows}, key=lambda text: hashlib.sha256(text.encode()).digest())
+    out = set(questions[: max(1, round(share * len(questions)))])
+    return [row for row in rows if row.question not in out], [row for row in rows if row.question in out]

@@ -1,0 +1,188 @@
+"""Reasoning: questions from reasoning-gym's generators, graded by each generator's own scorer.
+
+Which questions are held out. The held-out set is drawn first, from `heldout_seed`: distinct questions, at most
+`heldout_size`, and never more than half of the distinct ones found (a small generator repeats itself). Training draws
+from `train_seed` and skips every question that is held out. Seeds alone would not keep them apart: in reasoning-gym
+the question at (seed, index) is the one at (seed + 1, index - 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from marft.config import NonNegative, Positive, Rate, Section, validate
+from marft.environments.base import Outcome
+from marft.environments.generator import Question, QuestionStream
+from marft.environments.reply import answering_message, check_answerer, read_answer
+from marft.types import MarftError, Split, Task
+
+SEARCH = 8  # draws, in multiples of heldout_size, that building the held-out set may cost per generator
+SKIPS = 1000  # draws in a row that may be held out before training gives up
+SKIP_STRIDE = 1_000_003  # far from the indices in use, so that a skipped question is not the next task's
+
+
+class DatasetConfig(Section):
+    """One generator of a mix, drawn in proportion to `weight`."""
+
+    dataset: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    weight: Rate = 1.0
+
+
+class Parameters(Section):
+    """What the config's `environment` may say: `dataset` and `parameters`, or `datasets`."""
+
+    dataset: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    datasets: list[DatasetConfig] = Field(default_factory=list)
+    train_seed: NonNegative = 0
+    heldout_seed: NonNegative = 1_000_000_000
+    heldout_size: Positive = 256
+    answer: Literal["whole", "last_number", "last_line", "tag"] = Field("whole", description="what the scorer is given")
+    answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
+    reward: Literal["score", "success"] = "score"
+    success_at: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the score from which an answer is right")
+    attempts: Positive = Field(1, description="turns in which the team may answer; a right answer ends the episode")
+    feedback: Literal["none", "verdict"] = Field("none", description="verdict: all read that the last answer was wrong")
+
+    @model_validator(mode="after")
+    def _names_its_questions_once(self) -> Parameters:
+        if (self.dataset is None) == (not self.datasets):
+            raise ValueError("environment.dataset: give either `dataset` or a list `datasets`")
+        if self.datasets and self.parameters:
+            raise ValueError("environment.parameters: with `datasets`, each entry has its own `parameters`")
+        if self.train_seed == self.heldout_seed:
+            raise ValueError("environment.heldout_seed: must differ from train_seed")
+        return self
+
+    @property
+    def mix(self) -> tuple[DatasetConfig, ...]:
+        """The generators, one or many."""
+        return tuple(self.datasets or [DatasetConfig(dataset=self.dataset or "", parameters=self.parameters)])
+
+
+@dataclass(frozen=True)
+class State:
+    """One episode: attempts made, the best score so far, and whether the last attempt was wrong."""
+
+    task: Task
+    attempts: int = 0
+    best: float = 0.0
+    wrong: bool = False
+
+
+class Reasoning:
+    """The team answers a question; what an attempt adds to the best score so far is the team's reward.
+
+    So an episode never earns more than its best answer's score, and repeating a half-right answer earns nothing.
+    """
+
+    name = "reasoning"
+    Parameters = Parameters
+
+    def __init__(self, **parameters: Any) -> None:
+        self.parameters = validate(Parameters, parameters, "reasoning")
+        mix = self.parameters.mix
+        self._train = [QuestionStream(each.dataset, each.parameters, self.parameters.train_seed) for each in mix]
+        self._fresh = [QuestionStream(each.dataset, each.parameters, self.parameters.heldout_seed) for each in mix]
+
+    def size(self, split: Split) -> int | None:
+        """Training is endless; held out are at most `heldout_size` questions."""
+        return None if split == "train" else len(self._heldout)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Held-out: the index-th of a fixed list. Training: a pure function of the index, questions may come twice."""
+        if split == "heldout":
+            return self._heldout[index]
+        weights = [each.weight for each in self.parameters.mix]
+        part = Random(f"{self.parameters.train_seed}/{index}").choices(range(len(weights)), weights)[0]
+        for skip in range(SKIPS):
+            question = self._train[part].draw(index + skip * SKIP_STRIDE)
+            if question.text not in self._heldout_texts:
+                return _task(f"train-{index}", question, part)
+        raise MarftError(f"{self._train[part].name}: {SKIPS} draws in a row are held out; lower heldout_size")
+
+    def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> State:
+        """Raises `MarftError` when the named answerer is not in the team."""
+        check_answerer(self.parameters.answerer, agents)
+        return State(task)
+
+    def observe(self, state: State, agent: str) -> str:
+        """With `feedback: verdict`, that the last answer was wrong: never what it was, which D may hide."""
+        return "The last answer was wrong. Try again." if self.parameters.feedback == "verdict" and state.wrong else ""
+
+    def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
+        """Grade the answerer's message; a turn in which the answerer does not act is no attempt."""
+        message = answering_message(self.parameters.answerer, messages)
+        if message is None:
+            return Outcome(state, 0.0, terminated=False, metrics={"success": 0.0})
+        answer = read_answer(self.parameters.answer, message)
+        stream = self._train[state.task.data["part"]]
+        score, unscorable = (0.0, False) if answer is None else stream.score(answer, state.task.data["entry"])
+        right = score >= self.parameters.success_at
+        worth = float(right) if self.parameters.reward == "success" else score
+        after = State(state.task, state.attempts + 1, max(state.best, worth), not right)
+        return Outcome(
+            after,
+            after.best - state.best,
+            terminated=right or after.attempts >= self.parameters.attempts,
+            metrics={
+                "success": float(right),
+                "score": score,
+                "answered": float(answer is not None),
+                "unscorable": float(unscorable),
+            },
+        )
+
+    @cached_property
+    def _heldout_texts(self) -> frozenset[str]:
+        return frozenset(task.prompt for task in self._heldout)
+
+    @cached_property
+    def _heldout(self) -> tuple[Task, ...]:
+        """The parts take turns in proportion to their weights, so that any first few are a fair sample of the mix."""
+        quotas = _quotas([each.weight for each in self.parameters.mix], self.parameters.heldout_size)
+        taken: set[str] = set()
+        placed: list[tuple[float, int, Question]] = []
+        for part, quota in enumerate(quotas):
+            questions = _distinct(self._fresh[part], quota, taken)
+            taken.update(question.text for question in questions)
+            placed += [((place + 0.5) / quota, part, question) for place, question in enumerate(questions)]
+        placed.sort(key=lambda each: each[:2])
+        return tuple(_task(f"heldout-{index}", question, part) for index, (_, part, question) in enumerate(placed))
+
+
+def _task(name: str, question: Question, part: int) -> Task:
+    return Task(name, question.text, question.kind, {"entry": question.entry, "part": part})
+
+
+def _distinct(stream: QuestionStream, quota: int, taken: set[str]) -> list[Question]:
+    """At most `quota` distinct questions that are not `taken`, and at most half of the distinct ones found."""
+    found: dict[str, Question] = {}
+    for index in range(SEARCH * quota):
+        question = stream.draw(index)
+        if question.text not in taken:
+            found.setdefault(question.text, question)
+        if len(found) == 2 * quota:
+            break
+    if quota and len(found) < 2:
+        raise MarftError(
+            f"{stream.name}: fewer than 2 distinct questions, so none can be held out; widen its parameters"
+        )
+    return list(found.values())[: min(quota, len(found) // 2)]
+
+
+def _quotas(weights: list[float], size: int) -> list[int]:
+    """`size` shared out by weight, by largest remainder."""
+    exact = [weight * size / sum(weights) for weight in weights]
+    quotas = [int(share) for share in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda part: quotas[part] - exact[part])
+    for part in by_remainder[: size - sum(quotas)]:
+        quotas[part] += 1
+    return quotas

@@ -1,0 +1,126 @@
+"""A flexible Markov game: the agents, who depends on whom, and the world they play in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from marft.config import AgentConfig, Config, FunctionConfig, GraphConfig, SamplingConfig, TeamConfig, suggestion
+from marft.environments import build_environment
+from marft.environments.base import Environment
+from marft.game.dependency import Dependency, Graph, Static, chain, graph, parallel
+from marft.imports import import_object
+from marft.types import MarftError
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One member of the team.
+
+    `profile` is its system prompt (empty: anonymous); without `sees_task` it reads only observations and messages;
+    `adapter` names the weights it acts with, which it may share; only a `trainable` agent's actions are learnt from.
+    """
+
+    name: str
+    profile: str
+    sees_task: bool
+    trainable: bool
+    adapter: str
+    sampling: SamplingConfig
+
+
+@dataclass(frozen=True)
+class FlexMG:
+    """A team in its world; an episode still running after `turns` turns is truncated.
+
+    Raises `MarftError` for two agents of one name, and for a fixed D that does not fit the team.
+    """
+
+    agents: tuple[Agent, ...]
+    dependency: Dependency
+    environment: Environment
+    turns: int
+
+    def __post_init__(self) -> None:
+        if not self.names or len(set(self.names)) < len(self.names):
+            raise MarftError(f"a team needs agents of different names; it has: {', '.join(self.names) or 'none'}")
+        if self.turns < 1:
+            raise MarftError(f"a game needs at least 1 turn; it has {self.turns}")
+        if isinstance(self.dependency, Static):
+            self.dependency.graph.order(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, in declared order."""
+        return tuple(agent.name for agent in self.agents)
+
+    def agent(self, name: str) -> Agent:
+        """The agent of that name; raises `MarftError` when there is none."""
+        for agent in self.agents:
+            if agent.name == name:
+                return agent
+        raise MarftError(f"no agent '{name}' in the team{suggestion(name, self.names)}")
+
+    def graph_at(self, state: Any, turn: int) -> Graph:
+        """D(state, turn), checked against the team: raises `MarftError` naming the turn when it does not fit."""
+        found: Any = self.dependency(state, turn)
+        if not isinstance(found, Graph):
+            raise MarftError(f"turn {turn}: the dependency function gave a {type(found).__name__}, not a Graph")
+        try:
+            found.order(self.names)
+        except MarftError as error:
+            raise MarftError(f"turn {turn}: the dependency function's graph does not fit the team: {error}") from None
+        return found
+
+
+def build_game(config: Config, source: str = "config") -> FlexMG:
+    """The game a config describes; raises `MarftError` naming `source` and the key."""
+    agents = tuple(_build_agent(agent, config) for agent in config.team.agents)
+    dependency = _build_dependency(config.team, source)
+    return FlexMG(agents, dependency, build_environment(config.environment, source), config.team.turns)
+
+
+def _build_agent(agent: AgentConfig, config: Config) -> Agent:
+    return Agent(
+        name=agent.name,
+        profile=agent.profile,
+        sees_task=agent.sees_task,
+        trainable=agent.trainable,
+        adapter=agent.adapter_name,
+        sampling=config.sampling(agent),
+    )
+
+
+def _build_dependency(team: TeamConfig, source: str) -> Dependency:
+    names = tuple(agent.name for agent in team.agents)
+    given = team.dependency
+    if isinstance(given, FunctionConfig):
+        return _import_dependency(given, names, source)
+    if isinstance(given, GraphConfig):
+        _check(graph(given.edges), names, f"{source}: team.dependency.edges")
+        _check(graph((), given.recall), names, f"{source}: team.dependency.recall")
+        return graph(given.edges, given.recall)
+    return chain(names) if given == "chain" else parallel()
+
+
+def _import_dependency(given: FunctionConfig, names: tuple[str, ...], source: str) -> Dependency:
+    key = f"{source}: team.dependency.function"
+    try:
+        found = import_object(given.function, "dependency function")
+    except MarftError as error:
+        raise MarftError(f"{key}: {error}") from error.__cause__
+    if not callable(found):
+        raise MarftError(
+            f"{key}: '{given.function}' is a {type(found).__name__}, not a function (state, turn) -> Graph"
+        )
+    if isinstance(found, Static):
+        _check(found, names, key)
+    dependency: Dependency = found
+    return dependency
+
+
+def _check(dependency: Static, names: tuple[str, ...], key: str) -> None:
+    try:
+        dependency.graph.order(names)
+    except MarftError as error:
+        raise MarftError(f"{key}: {error}") from None

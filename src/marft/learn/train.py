@@ -1,0 +1,367 @@
+"""The training loop: this file, read top to bottom, is the algorithm."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marft.config import Config
+from marft.learn.collate import collate
+from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
+from marft.learn.losses import action_log_ratio, explained_variance, quantiles, reference_kl, sampler_gap
+from marft.learn.sequential import carry_on, update_order
+from marft.learn.update import (
+    Learner,
+    Lesson,
+    Stats,
+    batch_logprobs,
+    critic_values,
+    select,
+    update_agent,
+    update_critic,
+)
+from marft.rollout import Plan, rollout
+from marft.run import checkpoint
+from marft.run.directory import RunDirectory
+from marft.run.evaluate import Evaluation, evaluate
+from marft.run.interrupt import GracefulStop
+from marft.run.metrics import MetricsWriter
+from marft.run.progress import Watcher
+from marft.run.state import load_training, save_training
+from marft.team import Team
+from marft.types import Batch, Credit, Episode, MarftError
+
+PLAY_SEED, EVALUATION_SEED = 0, 1  # first number of every seed: training play and evaluation never share draws
+
+
+@dataclass(frozen=True)
+class Training:
+    """A team and what learns it: one optimiser per adapter (and one for the critic, named `critic`)."""
+
+    team: Team
+    optimisers: dict[str, torch.optim.Optimizer]
+
+    @classmethod
+    def of(cls, team: Team) -> Training:
+        """Fresh optimisers for every adapter some trainable agent acts with, and for the critic."""
+        update, critic = team.config.update, team.config.critic
+        adapters = dict.fromkeys(team.game.agent(name).adapter for name in team.trainable)
+        optimisers: dict[str, torch.optim.Optimizer] = {
+            name: torch.optim.AdamW(team.policy.parameters(name).values(), update.lr, weight_decay=update.weight_decay)
+            for name in adapters
+        }
+        if team.critic is not None:
+            head = [value for name, value in team.critic.parameters().items() if name.startswith("head.")]
+            body = [value for name, value in team.critic.parameters().items() if not name.startswith("head.")]
+            groups = [{"params": head, "lr": critic.head_lr}, {"params": body, "lr": critic.lr}]
+            optimisers["critic"] = torch.optim.AdamW(groups, weight_decay=0.0)
+        return cls(team, optimisers)
+
+
+@dataclass
+class Clock:
+    """Seconds per phase of one iteration."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, resume: bool = False) -> dict[str, Any]:
+    """Train a team, writing everything worth looking at to the run directory; returns the evaluations by iteration.
+
+    Raises `MarftError` when too many episodes fail. When `stop` is requested, the iteration under way is finished,
+    saved, and the function returns early.
+    """
+    config = team.config
+    training = Training.of(team)
+    checkpoint.clean(run)
+    first = load_training(run, training.team, training.optimisers) if resume else 0
+    team.generator.load(version=first)
+    reports: dict[str, Any] = {}
+    episodes: list[Episode] = []
+    with MetricsWriter(run, first, config.run.tensorboard) as writer:
+        watcher.start(summary(team, run), config.iterations, first)
+        if first == 0:
+            reports["before"] = record_evaluation(training, run, 0, watcher, "Before training")
+        for iteration in range(first, config.iterations):
+            if stop.requested:
+                if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
+                    save_training(run, team, training.optimisers, iteration, _score(episodes))
+                return reports
+            used = team.generator.usage
+            clock = Clock()
+            episodes, stats = iterate(training, iteration, clock, watcher)
+            team.generator.load(version=iteration + 1)  # the sampler sees new weights
+            usage = team.generator.usage
+            stats["play_tokens_per_second"] = (usage.sampled_tokens - used.sampled_tokens) / clock.seconds["rollout"]
+            due = config.evaluation.every and (iteration + 1) % config.evaluation.every == 0
+            if due and iteration + 1 < config.iterations:
+                with clock.phase("evaluate"):
+                    reports[str(iteration + 1)] = record_evaluation(
+                        training, run, iteration + 1, watcher, f"After iteration {iteration + 1}"
+                    )
+            record(training, run, iteration, episodes, clock)
+            stats = {**stats, **shares(clock)}
+            writer.write(iteration, stats)
+            watcher.iteration({"iteration": iteration, **stats})
+        if config.iterations > first or first == 0:
+            reports["after"] = record_evaluation(training, run, config.iterations, watcher, "After training")
+    return reports
+
+
+def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) -> tuple[list[Episode], dict[str, Any]]:
+    """One iteration: play, value, give credit, improve agent by agent, fit the critic."""
+    team, config = training.team, training.team.config
+    with clock.phase("rollout"):
+        episodes = play_iteration(team, iteration, watcher)  # 1 play with the current joint policy
+    collated = collate(episodes, team.game.names, config.update.level)  # 2 N rows, one per action
+    stats = play_stats(team, episodes, collated.dropped)
+    batch = collated.batch
+    if batch is None:
+        return episodes, stats
+    with clock.phase("score"):
+        watcher.phase("scoring what was played")
+        lesson = prepare(team, batch, stats)
+    with clock.phase("critic"):
+        watcher.phase("valuing what was played")
+        values, final = (
+            critic_values(team.critic, batch, config.update.micro_tokens) if team.critic else (None, None)
+        )  # 3
+    lesson, returns = give_credit(lesson, values, final, config)  # 4 advantages, returns
+    with clock.phase("update"):
+        if iteration >= config.critic.warmup or team.critic is None:
+            stats.update(update_agents(training, lesson, iteration, watcher))  # 5-7 agent by agent
+    if team.critic is not None and values is not None:
+        with clock.phase("critic"):
+            watcher.phase("fitting the critic")
+            fitted = update_critic(
+                team.critic, training.optimisers["critic"], batch, values, returns, config.critic,
+                config.update.micro_tokens, iteration,
+            )  # fmt: skip
+        mask = batch.decision_mask
+        stats["critic"] = {**fitted, "explained_variance": explained_variance(values, returns, mask)}
+    else:
+        stats["groups_of_one"] = lone_groups(batch.groups)
+    if any(name in stats for name in team.game.names):
+        stats["update_tokens_per_second"] = float(batch.action_mask.sum()) / clock.seconds["update"]
+    return episodes, stats
+
+
+def play_iteration(team: Team, iteration: int, watcher: Watcher) -> list[Episode]:
+    """Play the iteration's tasks, `samples` episodes each. Raises `MarftError` when too many of them fail."""
+    config = team.config
+    plans = []
+    for place, index in enumerate(task_indices(team, iteration)):
+        task = team.game.environment.task("train", index)
+        for sample in range(config.rollout.samples):
+            number = place * config.rollout.samples + sample
+            plans.append(Plan(task, sample, (PLAY_SEED, config.seed, iteration, place, sample), number))
+    return play_plans(team, plans, watcher, "playing")
+
+
+def play_plans(team: Team, plans: Sequence[Plan], watcher: Watcher, title: str) -> list[Episode]:
+    """Play plans with progress; stops the run when more than the allowed share of episodes fails."""
+    done = Counter[str]()
+
+    def finished(episode: Episode) -> None:
+        done["all"] += 1
+        watcher.phase(title, done["all"], len(plans))
+
+    watcher.phase(title, 0, len(plans))
+    episodes = asyncio.run(rollout(team.stage, plans, finished))
+    failures = [each.error for each in episodes if each.error]
+    if len(failures) > team.config.rollout.max_failed * len(plans):
+        ((worst, count),) = Counter(failures).most_common(1)
+        raise MarftError(
+            f"{len(failures)} of {len(plans)} episodes failed (rollout.max_failed allows "
+            f"{team.config.rollout.max_failed:.0%}); {count} of them like this: {worst.who}: {worst.reason}"
+        )
+    return episodes
+
+
+def task_indices(team: Team, iteration: int) -> list[int]:
+    """Which training tasks an iteration plays: on and on in an endless split, else epoch by epoch, each shuffled."""
+    count, size = team.config.rollout.tasks, team.game.environment.size("train")
+    positions = range(iteration * count, (iteration + 1) * count)
+    if size is None:
+        return list(positions)
+    orders: dict[int, list[int]] = {}
+    for epoch in {position // size for position in positions}:
+        orders[epoch] = random.Random(f"{team.config.seed}/{epoch}").sample(range(size), size)
+    return [orders[position // size][position % size] for position in positions]
+
+
+def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
+    """Old and reference log-probabilities of what was played; the KL to the base joins the reward if it should."""
+    update = team.config.update
+    temperature = torch.tensor([team.game.agents[agent].sampling.temperature for agent in batch.agent.tolist()])
+    adapters = [team.game.agents[agent].adapter for agent in batch.agent.tolist()]
+    old = batch_logprobs(team.policy, batch, adapters, temperature, update.micro_tokens)
+    gap = sampler_gap(old, batch.logprobs, batch.action_mask)
+    stats["sampler_gap"] = gap
+    reference = None
+    if update.kl_reference > 0:
+        bare: list[str | None] = [None] * batch.rows
+        reference = batch_logprobs(team.policy, batch, bare, temperature, update.micro_tokens)
+        distance = reference_kl(old, reference, batch.action_mask, "k1").sum(1)
+        stats["reference_kl"] = float(distance.sum() / batch.action_mask.sum())
+        if update.kl_in == "reward":
+            batch = replace(batch, rewards=batch.rewards - update.kl_reference * distance)
+    ones = torch.ones(batch.rows)
+    nothing = Credit(torch.zeros_like(old), torch.zeros_like(old))
+    return Lesson(batch, nothing, old, reference, ones, temperature)
+
+
+def give_credit(lesson: Lesson, values: Tensor | None, final: Tensor | None, config: Config) -> tuple[Lesson, Tensor]:
+    """The lesson with normalised advantages, and the returns the critic is fitted to."""
+    credit = assign_credit(lesson.batch, values, final, config.credit)
+    normalised = normalise_advantages(credit, lesson.batch, config.credit.normalise)
+    return replace(lesson, credit=normalised), credit.returns
+
+
+def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: Watcher) -> dict[str, Stats]:
+    """Improve the agents one after another, each with the factor M of those before it (or all at once: no factor)."""
+    team, config = training.team, training.team.config.update
+    order = update_order(team.trainable, config.schedule, config.order, iteration, team.config.seed)
+    batch, carry = lesson.batch, torch.ones(lesson.batch.rows)
+    stats: dict[str, Stats] = {}
+    for members in units(team, order, config.schedule):
+        adapter = team.game.agent(members[0]).adapter
+        optimiser = training.optimisers[adapter]
+        set_learning_rate(optimiser, config.lr, iteration, config.lr_warmup)
+        acting = torch.isin(batch.agent, torch.tensor([team.game.names.index(name) for name in members]))
+        rows = acting.nonzero().squeeze(1)
+        if not len(rows):
+            continue
+        watcher.phase(f"updating {', '.join(members)}")
+        learner = Learner(team.policy, adapter, optimiser)
+        found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
+        if config.carry == "happo":
+            found.update(quantiles(carry[rows], "carry"))
+            adapters = [adapter] * len(rows)
+            carry = _carry_after(team, lesson, carry, rows, acting, adapters)
+        for name in members:
+            stats[name] = found
+    return stats
+
+
+def units(team: Team, order: Sequence[str], schedule: str) -> list[tuple[str, ...]]:
+    """Who is updated together: single agents, or (simultaneous) all agents that share an adapter."""
+    if schedule != "simultaneous":
+        return [(name,) for name in order]
+    together: dict[str, list[str]] = {}
+    for name in order:
+        together.setdefault(team.game.agent(name).adapter, []).append(name)
+    return [tuple(names) for names in together.values()]
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float, iteration: int, warmup: int) -> None:
+    """Linear warm-up over the first `warmup` iterations, constant afterwards."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * min(1.0, (iteration + 1) / (warmup + 1))
+
+
+def _carry_after(
+    team: Team, lesson: Lesson, carry: Tensor, rows: Tensor, acting: Tensor, adapters: Sequence[str | None]
+) -> Tensor:
+    """M^{m+1}: what the update just done does to the probability of its agent's actions."""
+    config = team.config.update
+    batch = select(lesson.batch, rows)
+    new = lesson.old.clone()
+    new[rows] = batch_logprobs(team.policy, batch, adapters, lesson.temperature[rows], config.micro_tokens)
+    log_ratio = action_log_ratio(new, lesson.old, lesson.batch.action_mask, torch.ones(len(carry)))
+    return carry_on(carry, log_ratio, lesson.batch.episode, lesson.batch.turn, acting, config.carry_clip)
+
+
+def play_stats(team: Team, episodes: Sequence[Episode], dropped: dict[str, int]) -> dict[str, Any]:
+    """What the rollout says by itself: reward, success, failures by reason, and per agent how it spoke."""
+    played = [each for each in episodes if each.error is None]
+    actions = [action for episode in played for action in episode.actions]
+    count = max(len(played), 1)
+    stats: dict[str, Any] = {
+        "reward": sum(each.reward for each in played) / count,
+        "success": sum(each.success for each in played) / count,
+        "episodes": len(episodes),
+        "failed": dropped["failed"],
+        "empty": dropped["empty"],
+        "failures": dict(Counter(f"{each.error.who}: {each.error.reason}" for each in episodes if each.error)),
+        "truncated_episodes": sum(each.truncated for each in played) / count,
+        "truncated_prompts": sum(action.truncated_tokens > 0 for action in actions),
+        "play": {},
+    }
+    for name in team.game.names:
+        mine = [action for action in actions if action.agent == name]
+        if mine:
+            stats["play"][name] = {
+                "reward": sum(action.reward for action in mine) / count,
+                "reply_tokens": sum(len(action.token_ids) for action in mine) / len(mine),
+                "truncated_replies": sum(action.stop == "length" for action in mine) / len(mine),
+            }
+    return stats
+
+
+def record_evaluation(training: Training, run: RunDirectory, iteration: int, watcher: Watcher, title: str) -> Any:
+    """Evaluate, write report and episodes, and show the report; None when evaluation is off."""
+    team = training.team
+    if not team.config.evaluation.tasks:
+        return None
+
+    def play(plans: Sequence[Plan], label: str) -> list[Episode]:
+        return play_plans(team, plans, watcher, label)
+
+    evaluation: Evaluation = evaluate(team, play, EVALUATION_SEED)
+    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.base.chat.show)
+    run.write_evaluation(iteration, evaluation.report)
+    watcher.evaluation(title, evaluation.headline)
+    return evaluation.report
+
+
+def record(training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode], clock: Clock) -> None:
+    """Write episodes and, when due, a checkpoint."""
+    config = training.team.config
+    with clock.phase("save"):
+        if iteration % config.run.episodes_every == 0:
+            run.write_episodes(f"train-{iteration:06d}", episodes, training.team.base.chat.show)
+        last = iteration + 1 == config.iterations
+        if last or (iteration + 1) % config.run.save_every == 0:
+            save_training(run, training.team, training.optimisers, iteration + 1, _score(episodes))
+
+
+def _score(episodes: Sequence[Episode]) -> float:
+    played = [each for each in episodes if each.error is None]
+    return sum(each.success for each in played) / len(played) if played else 0.0
+
+
+def shares(clock: Clock) -> dict[str, Any]:
+    """Seconds of the iteration and each phase's share of them."""
+    total = sum(clock.seconds.values())
+    return {"seconds": total, "share": {name: spent / total for name, spent in clock.seconds.items()}}
+
+
+def summary(team: Team, run: RunDirectory) -> dict[str, object]:
+    """What the display says about a run when it starts."""
+    config = team.config
+    dtype = str(team.base.model.dtype).removeprefix("torch.")
+    return {
+        "run": run.path,
+        "model": f"{team.base.name} ({dtype}, {team.base.device.type}, {torch.get_num_threads()} threads)",
+        "team": ", ".join(team.game.names),
+        "learner": f"MARFT-{'A' if config.update.level == 'action' else 'T'}, {config.update.schedule}",
+    }

@@ -1,0 +1,274 @@
+"""Updates: improve one adapter on its agent's actions, and fit the critic. Packs are the micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marft.config import CriticConfig, UpdateConfig
+from marft.learn.collate import unpad
+from marft.learn.losses import (
+    action_divisor,
+    action_log_ratio,
+    approx_kl,
+    clipped_surrogate,
+    importance_weight,
+    ratio_statistics,
+    reference_kl,
+    token_log_ratio,
+    value_loss,
+)
+from marft.models.critic import Critic
+from marft.models.pack import pack
+from marft.models.policy import Policy
+from marft.types import Batch, Credit
+
+Stats = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one update learns from, all [N, S] or [N]: old and reference log-probabilities, advantages, the carry M."""
+
+    batch: Batch
+    credit: Credit
+    old: Tensor
+    reference: Tensor | None
+    carry: Tensor
+    temperature: Tensor
+
+
+@dataclass(frozen=True)
+class Learner:
+    """An adapter and the optimiser that moves it: nothing else can move in its update."""
+
+    policy: Policy
+    adapter: str
+    optimiser: torch.optim.Optimizer
+
+
+def batch_logprobs(
+    policy: Policy, batch: Batch, adapters: Sequence[str | None], temperature: Tensor, budget: int
+) -> Tensor:
+    """The learner's log-probabilities [N, S] of all actions, row i under `adapters[i]`; zero off the action mask."""
+    result = torch.zeros(batch.tokens.shape)
+    rows, starts = unpad(batch.tokens, batch.attention_mask), action_starts(batch)
+    for adapter, heat in dict.fromkeys(zip(adapters, temperature.tolist(), strict=True)):
+        mine = [row for row in range(batch.rows) if adapters[row] == adapter and float(temperature[row]) == heat]
+        parts = policy.logprobs([rows[row] for row in mine], [starts[row] for row in mine], adapter, heat, budget)
+        for row, part in zip(mine, parts, strict=True):
+            result[row, starts[row] : starts[row] + len(part)] = part.cpu()
+    return result
+
+
+def action_starts(batch: Batch) -> list[int]:
+    """Where each row's action begins: its prompt length P."""
+    starts: list[int] = batch.action_mask.int().argmax(1).tolist()
+    return starts
+
+
+def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig, seed: int) -> Stats:
+    """Improve an adapter on `rows` [n] of the batch for some epochs; returns what happened (see docs/metrics.md).
+
+    Loss: the clipped surrogate plus the entropy bonus and the reference KL, summed over decisions and divided by the
+    minibatch's number of decisions, so that splitting it into packs changes nothing.
+    """
+    total = Stats(kl=0.0)
+    history: list[Stats] = []
+    for epoch in range(config.epochs):
+        for chunk in _minibatches(rows, config.minibatches, seed + epoch):
+            stats = _policy_step(learner, lesson, chunk, config)
+            history.append(stats)
+        if config.kl_stop is not None and history[-1]["kl"] > config.kl_stop:
+            total["stopped_early"] = 1.0
+            break
+    moved = after_update(learner, lesson, rows, config)
+    return {**total, **_mean(history), **moved}
+
+
+def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
+    """Ratios and KL of the finished update against the old policy, on the rows it learnt from."""
+    new = _score_rows(learner, lesson, rows, config)
+    batch = select(lesson.batch, rows)
+    log_ratio = decision_log_ratio(new, lesson.old[rows], batch, config)
+    mask = decision_mask(batch, config)
+    high = config.clip_high or config.clip
+    tokens = batch.action_mask
+    kl = approx_kl(token_log_ratio(new, lesson.old[rows], tokens), tokens)
+    return {**ratio_statistics(log_ratio, mask, config.clip, high), "kl": float(kl / tokens.sum())}
+
+
+def decision_log_ratio(new: Tensor, old: Tensor, batch: Batch, config: UpdateConfig) -> Tensor:
+    """Log-ratios of decisions: [n] at action level, [n, S] at token level."""
+    if config.level == "token":
+        return token_log_ratio(new, old, batch.action_mask)
+    divisor = action_divisor(config.action_normalisation, batch.action_mask, batch.words)
+    return action_log_ratio(new, old, batch.action_mask, divisor)
+
+
+def decision_mask(batch: Batch, config: UpdateConfig) -> Tensor:
+    """Which entries of `decision_log_ratio` are decisions."""
+    return batch.action_mask if config.level == "token" else torch.ones(batch.rows, dtype=torch.bool)
+
+
+def select(batch: Batch, rows: Tensor) -> Batch:
+    """The batch of some rows; per-episode fields stay whole."""
+    per_row = (
+        "tokens attention_mask action_mask decision_mask logprobs joint joint_mask rewards agent turn episode position "
+        "words groups"
+    )
+    return replace(batch, **{name: getattr(batch, name)[rows] for name in per_row.split()})
+
+
+def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
+    """One optimiser step on a minibatch, its gradient accumulated pack by pack."""
+    learner.optimiser.zero_grad(set_to_none=True)
+    batch = select(lesson.batch, rows)
+    decisions = float(decision_mask(batch, config).sum())
+    sums: Stats = {"loss": 0.0, "entropy": 0.0, "kl": 0.0, "reference_kl": 0.0}
+    for here, new, entropy in _packs_with_gradient(learner, lesson, batch, rows, config):
+        mine = select(batch, here)
+        chosen = rows[here]
+        old = lesson.old[chosen].to(new)
+        log_ratio = decision_log_ratio(new, old, mine, config)
+        surrogate = clipped_surrogate(
+            log_ratio, _advantages(lesson, chosen, config), config.clip, config.clip_high or config.clip
+        )
+        if config.old_logprobs == "sampler":
+            gap = decision_log_ratio(lesson.old[chosen], mine.logprobs, mine, config)
+            surrogate = surrogate * importance_weight(gap, config.importance_cap)
+        tokens = mine.action_mask
+        loss = surrogate.sum()
+        spread = entropy[tokens].sum()
+        loss = loss - config.entropy * spread * _per_decision(tokens, config)
+        if lesson.reference is not None and config.kl_in == "loss":
+            distance = reference_kl(new, lesson.reference[chosen], tokens).sum()
+            sums["reference_kl"] += float(distance)
+            loss = loss + config.kl_reference * distance * _per_decision(tokens, config)
+        (loss / decisions).backward()  # type: ignore[no-untyped-call]
+        sums["loss"] += float(loss) / decisions
+        sums["entropy"] += float(spread)
+        sums["kl"] += float(approx_kl(token_log_ratio(new.detach(), old, tokens), tokens))
+    parameters = [each for group in learner.optimiser.param_groups for each in group["params"]]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)
+    learner.optimiser.step()
+    tokens_seen = float(batch.action_mask.sum())
+    per_token = {name: sums[name] / tokens_seen for name in ("entropy", "kl", "reference_kl")}
+    return {"loss": sums["loss"], "grad_norm": float(norm), **per_token}
+
+
+def _per_decision(tokens: Tensor, config: UpdateConfig) -> float:
+    """Entropy and KL are per token; at action level, where decisions are actions, they count by mean action length."""
+    return 1.0 if config.level == "token" else float(tokens.shape[0]) / float(tokens.sum())
+
+
+def _advantages(lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
+    """A · M of each decision: [n] at action level (it stands on every token of the action), [n, S] at token level."""
+    advantages = lesson.credit.advantages[rows] * lesson.carry[rows, None]
+    if config.level == "token":
+        return advantages
+    first = lesson.batch.action_mask[rows].int().argmax(1, keepdim=True)
+    return advantages.gather(1, first).squeeze(1)
+
+
+def _packs_with_gradient(
+    learner: Learner, lesson: Lesson, batch: Batch, rows: Tensor, config: UpdateConfig
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Per pack: places within `rows`, new log-probabilities and entropies [n, S], attached to the graph."""
+    ids, starts = unpad(batch.tokens, batch.attention_mask), action_starts(batch)
+    for heat in sorted(set(lesson.temperature[rows].tolist())):
+        places = [place for place, row in enumerate(rows.tolist()) if float(lesson.temperature[row]) == heat]
+        begins = [starts[place] for place in places]
+        for packed in pack([ids[place] for place in places], config.micro_tokens):
+            scores = learner.policy.score(packed, begins, learner.adapter, heat)
+            here = torch.tensor([places[row] for row in scores.rows])
+            mask = batch.action_mask[here]
+            blank = torch.zeros(mask.shape)
+            yield (
+                here,
+                blank.masked_scatter(mask, scores.logprobs.cpu()),
+                blank.masked_scatter(mask, scores.entropy.cpu()),
+            )
+
+
+def _score_rows(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
+    batch = select(lesson.batch, rows)
+    adapters = [learner.adapter] * len(rows)
+    return batch_logprobs(learner.policy, batch, adapters, lesson.temperature[rows], config.micro_tokens)
+
+
+def critic_values(critic: Critic, batch: Batch, budget: int) -> tuple[Tensor, Tensor]:
+    """Values [N, S] at decision positions (zero elsewhere) and of each episode's final joint view [B]."""
+    with torch.no_grad():
+        values = torch.zeros(batch.tokens.shape)
+        for here, part in _value_packs(critic, batch, budget):
+            mask = batch.decision_mask[here]
+            values[here] = torch.zeros(mask.shape).masked_scatter(mask, part)
+        final = torch.zeros(len(batch.terminated))
+        views = unpad(batch.final_joint, batch.final_joint_mask)
+        open_ended = [number for number, view in enumerate(views) if view and not bool(batch.terminated[number])]
+        ends = [views[number] for number in open_ended]
+        for packed in pack(ends, budget):
+            rows, part, _ = critic.values(packed, [len(end) for end in ends])
+            final[torch.tensor([open_ended[row] for row in rows])] = part.cpu()
+    return values, final
+
+
+def update_critic(
+    critic: Critic, optimiser: torch.optim.Optimizer, batch: Batch, old: Tensor, returns: Tensor, config: CriticConfig,
+    budget: int, seed: int,
+) -> Stats:  # fmt: skip
+    """Fit V to the returns [N, S] at decision positions for some epochs."""
+    history: list[Stats] = []
+    for epoch in range(config.epochs):
+        for rows in _minibatches(torch.arange(batch.rows), config.minibatches, seed + epoch):
+            optimiser.zero_grad(set_to_none=True)
+            chosen = select(batch, rows)
+            decisions = float(chosen.decision_mask.sum())
+            total = 0.0
+            for here, part in _value_packs(critic, chosen, budget):
+                mask = chosen.decision_mask[here]
+                loss = value_loss(
+                    part, old[rows[here]][mask], returns[rows[here]][mask], torch.ones_like(part, dtype=torch.bool),
+                    config.loss, config.huber_delta, config.clip,
+                )  # fmt: skip
+                (loss / decisions).backward()  # type: ignore[no-untyped-call]
+                total += float(loss) / decisions
+            parameters = list(critic.parameters().values())
+            norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)
+            optimiser.step()
+            history.append({"loss": total, "grad_norm": float(norm)})
+    return _mean(history)
+
+
+def _value_packs(critic: Critic, batch: Batch, budget: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Per pack: rows, and the values of their decisions, flat in row-then-token order.
+
+    At action level the critic reads the joint view; at token level also the action so far.
+    """
+    views = unpad(batch.joint, batch.joint_mask)
+    starts = [len(view) for view in views]
+    if bool((batch.decision_mask.sum(1) > 1).any()):  # token level
+        ids, begins = unpad(batch.tokens, batch.attention_mask), action_starts(batch)
+        views = [view + row[begin:] for view, row, begin in zip(views, ids, begins, strict=True)]
+    for packed in pack(views, budget):
+        rows, values, _ = critic.values(packed, starts)
+        yield torch.tensor(rows), values.cpu()
+
+
+def _minibatches(rows: Tensor, count: int, seed: int) -> Iterator[Tensor]:
+    if count == 1:
+        yield rows
+        return
+    generator = torch.Generator().manual_seed(seed)
+    order = rows[torch.randperm(len(rows), generator=generator)]
+    yield from (part.sort().values for part in order.tensor_split(min(count, len(rows))))
+
+
+def _mean(history: Sequence[Stats]) -> Stats:
+    names: Any = dict.fromkeys(name for stats in history for name in stats)
+    return {name: sum(stats[name] for stats in history) / len(history) for name in names}

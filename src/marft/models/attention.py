@@ -1,0 +1,65 @@
+"""Attention over packed rows (learning, prefill) and over a slot cache (decoding), plugged into transformers.
+
+transformers hands every keyword it does not know down to the attention function, which is how the cache arrives here
+without touching a model's own code: `backbone(..., keys_values=store)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+NAME = "marft"
+
+
+class KeysValues(Protocol):
+    """Something that keeps each layer's keys and values and says what a query attends to."""
+
+    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in new keys and values [b, heads, new, d]; return all to attend to [b, heads, total, d]."""
+        ...
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    keys_values: KeysValues | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention: query [b, h, q, d], key/value [b, h_kv, k, d], mask [b or 1, 1, q, k].
+
+    A single query per row (decoding) folds the query heads that share a key head into the query axis, so that the
+    cache is never repeated; with more queries the keys are repeated, which is cheap there.
+    """
+    if keys_values is not None:
+        key, value = keys_values.update(module.layer_idx, key, value)
+    batch, heads, queries, size = query.shape
+    shared = heads // key.shape[1]
+    if queries == 1:
+        query = query.view(batch, key.shape[1], shared, size)
+    elif shared > 1:
+        key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+    seen = scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling, is_causal=attention_mask is None and queries > 1
+    )
+    return seen.reshape(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
+
+
+def use(model: Any) -> None:
+    """Make a transformers model attend through `attend`. Masks must then be given as [b or 1, 1, q, k]."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend)
+    model.set_attn_implementation(NAME)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask (True: may be seen) as 0 and -inf, converted once instead of once per layer."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))

@@ -1,0 +1,90 @@
+"""Packing: many rows that share prefixes become one sequence in which every shared prefix stands once.
+
+Rows of an agent share its profile, samples of a task share the task, and the critic's views of an episode grow out of
+each other. A row is a path in the prefix tree of all rows; a token may attend to exactly its ancestors and sits at the
+position of its depth, so a packed forward pass computes for every row what the row alone would give, and gradients of
+shared tokens add up by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marft.models.attention import additive
+
+
+@dataclass(frozen=True)
+class Packed:
+    """T tree nodes: `tokens` [T], `depth` [T] (positions), `visible` [T, T] (True: may be seen).
+
+    `paths[i]` are the nodes of row `rows[i]` in order: token j of that row is node `paths[i][j]`.
+    """
+
+    tokens: Tensor
+    depth: Tensor
+    visible: Tensor
+    rows: tuple[int, ...]
+    paths: tuple[np.ndarray, ...]
+
+    def inputs(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """What a transformers backbone takes: batch 1, T tokens."""
+        return {
+            "input_ids": self.tokens[None].to(device),
+            "position_ids": self.depth[None].to(device),
+            "attention_mask": additive(self.visible[None, None].to(device), dtype),
+        }
+
+
+def pack(rows: Sequence[Sequence[int]], budget: int) -> list[Packed]:
+    """Pack rows of token ids into sequences of at most `budget` nodes (a longer row stands alone).
+
+    Rows are taken in lexicographic order, so that those sharing the longest prefixes meet.
+    """
+    order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
+    packs: list[Packed] = []
+    chosen: list[int] = []
+    size = 0
+    for row in order:
+        fresh = len(rows[row]) - (_shared_prefix(rows[chosen[-1]], rows[row]) if chosen else 0)
+        if chosen and size + fresh > budget:
+            packs.append(_pack_sorted(rows, chosen))
+            chosen, size, fresh = [], 0, len(rows[row])
+        chosen.append(row)
+        size += fresh
+    if chosen:
+        packs.append(_pack_sorted(rows, chosen))
+    return packs
+
+
+def _pack_sorted(rows: Sequence[Sequence[int]], chosen: Sequence[int]) -> Packed:
+    tokens: list[int] = []
+    depth: list[int] = []
+    paths: list[np.ndarray] = []
+    previous: Sequence[int] = ()
+    path = np.zeros(0, dtype=np.int64)
+    for row in chosen:
+        shared = _shared_prefix(previous, rows[row])
+        fresh = rows[row][shared:]
+        path = np.concatenate([path[:shared], np.arange(len(tokens), len(tokens) + len(fresh))])
+        tokens += fresh
+        depth += range(shared, shared + len(fresh))
+        paths.append(path)
+        previous = rows[row]
+    visible = np.zeros((len(tokens), len(tokens)), dtype=bool)
+    for path in paths:
+        visible[path[:, None], path[None, :]] |= np.tri(len(path), dtype=bool)
+    return Packed(torch.tensor(tokens), torch.tensor(depth), torch.from_numpy(visible), tuple(chosen), tuple(paths))
+
+
+def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    length = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        length += 1
+    return length

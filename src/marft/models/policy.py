@@ -1,0 +1,179 @@
+"""The policy: one frozen base model and the LoRA adapters of all agents (and of the critic) on top of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from marft.config import LoraConfig
+from marft.models.base import Base
+from marft.models.pack import Packed, pack
+from marft.types import MarftError
+
+HEAD_CHUNK = 1024  # positions projected to the vocabulary at a time: bounds memory at chunk x vocabulary floats
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of the rows of one pack, in its order: `logprobs` and `entropy` of every action token, flat [ΣA]; `lengths` A."""
+
+    rows: tuple[int, ...]
+    logprobs: Tensor
+    entropy: Tensor
+    lengths: tuple[int, ...]
+
+
+class Policy:
+    """Base plus named adapters. Only the adapter named in a call takes part in it; None is the bare base model."""
+
+    def __init__(self, base: Base, lora: LoraConfig, adapters: Sequence[str], seed: int = 0) -> None:
+        from peft import LoraConfig as PeftConfig
+        from peft import get_peft_model
+
+        self.base = base
+        self.adapters = tuple(dict.fromkeys(adapters))
+        settings = PeftConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets, task_type="CAUSAL_LM")
+        with torch.random.fork_rng(devices=[]):
+            for position, name in enumerate(self.adapters):
+                torch.manual_seed(_seed_of(seed, name))
+                try:
+                    if position == 0:
+                        self.peft: Any = get_peft_model(base.model, settings, adapter_name=name)
+                    else:
+                        self.peft.add_adapter(name, settings)
+                except ValueError as error:
+                    raise MarftError(f"lora.targets: {lora.targets} do not fit {base.name}: {error}") from None
+        self.peft.eval()
+        self.routed = Routed(self)
+        self._parameters = {name: _adapter_parameters(self.peft, name) for name in self.adapters}
+        for parameters in self._parameters.values():
+            for parameter in parameters.values():
+                parameter.data = parameter.data.float()
+
+    def parameters(self, adapter: str) -> dict[str, torch.nn.Parameter]:
+        """The adapter's own tensors by name: never another's, whichever adapter is active."""
+        return self._parameters[adapter]
+
+    def load_parameters(self, adapter: str, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite an adapter in place. Raises `MarftError` when names or shapes do not fit."""
+        own = self._parameters[adapter]
+        if set(own) != set(tensors) or any(own[name].shape != tensors[name].shape for name in own):
+            raise MarftError(
+                f"adapter '{adapter}': its tensors do not fit this model and lora section (other r or targets?)"
+            )
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(tensors[name])
+
+    @contextmanager
+    def acting_as(self, adapter: str | None) -> Iterator[Any]:
+        """Route the backbone through one adapter, or through none; yields the backbone."""
+        if adapter is None:
+            with self.peft.disable_adapter():
+                yield self.base.backbone
+        else:
+            self.peft.set_adapter(adapter)
+            yield self.base.backbone
+
+    def hidden(self, packed: Packed, adapter: str | None) -> Tensor:
+        """Last hidden states [T, H] of a packed sequence."""
+        with self.acting_as(adapter) as backbone:
+            inputs = packed.inputs(self.base.device, self.base.model.dtype)
+            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state[0]
+        return states
+
+    def score(
+        self, packed: Packed, starts: Sequence[int], adapter: str | None, temperature: float, with_entropy: bool = True
+    ) -> Scores:
+        """Log-probabilities of every row's tokens from `starts[row]` on, at the sampling temperature.
+
+        `starts` is indexed by the row numbers given to `pack`. Only positions that predict an action token go through
+        the vocabulary projection, each distinct one once.
+        """
+        froms, targets, lengths = [], [], []
+        for row, path in zip(packed.rows, packed.paths, strict=True):
+            start = starts[row]
+            froms.append(path[start - 1 : -1])
+            targets.append(path[start:])
+            lengths.append(len(path) - start)
+        nodes, place = np.unique(np.concatenate(froms), return_inverse=True)
+        device = self.base.device
+        states = self.hidden(packed, adapter)[torch.from_numpy(nodes).to(device)]
+        tokens = packed.tokens[np.concatenate(targets)].to(device)
+        where = torch.from_numpy(place).to(device)
+        logprobs, entropy = self._project(states, where, tokens, temperature, with_entropy)
+        return Scores(packed.rows, logprobs, entropy, tuple(lengths))
+
+    def _project(
+        self, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Project states [M, H] in chunks; returns log-probabilities and entropies of (where, token) pairs, flat."""
+        logprobs = torch.zeros(len(tokens), device=states.device)
+        entropy = torch.zeros(len(tokens), device=states.device)
+
+        def chunk(part: Tensor, inside: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+            logs = torch.log_softmax(self.base.head(part).float() / temperature, dim=-1)
+            spread = -(logs.exp() * logs).sum(-1) if with_entropy else logs.new_zeros(len(logs))
+            return logs[inside, wanted], spread[inside]
+
+        for start in range(0, len(states), HEAD_CHUNK):
+            mine = ((where >= start) & (where < start + HEAD_CHUNK)).nonzero().squeeze(-1)
+            arguments = (states[start : start + HEAD_CHUNK], where[mine] - start, tokens[mine])
+            if len(states) > HEAD_CHUNK and torch.is_grad_enabled():
+                found, spread = checkpoint(chunk, *arguments, use_reentrant=False)
+            else:
+                found, spread = chunk(*arguments)
+            logprobs = logprobs.index_put((mine,), found)
+            entropy = entropy.index_put((mine,), spread)
+        return logprobs, entropy
+
+    @torch.no_grad()
+    def logprobs(
+        self, rows: Sequence[Sequence[int]], starts: Sequence[int], adapter: str | None, temperature: float, budget: int
+    ) -> list[Tensor]:
+        """Per row the log-probabilities [A] of its tokens from `starts[row]` on, without gradients."""
+        result: list[Tensor] = [torch.empty(0)] * len(rows)
+        for packed in pack(rows, budget):
+            scores = self.score(packed, starts, adapter, temperature, with_entropy=False)
+            parts = torch.split(scores.logprobs, list(scores.lengths))  # type: ignore[no-untyped-call]
+            for row, part in zip(scores.rows, parts, strict=True):
+                result[row] = part
+        return result
+
+
+class Routed:
+    """Decoding with a different adapter in every row of one batch (inference only)."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
+        """Last hidden states [n, q, H] of a batch whose row i goes through adapter `adapters[i]`."""
+        peft, backbone = self.policy.peft, self.policy.base.backbone
+        names = ["__base__" if name is None else name for name in adapters]
+        if len(set(names)) == 1:
+            with self.policy.acting_as(adapters[0]):
+                states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+            return states
+        peft.set_adapter(next(name for name in names if name != "__base__"))
+        with peft.base_model._enable_peft_forward_hooks(adapter_names=names):
+            states = backbone(**inputs, use_cache=False).last_hidden_state
+        return states
+
+
+def _adapter_parameters(peft: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
+    marker = f".{adapter}."
+    found = {name: each for name, each in peft.named_parameters() if "lora_" in name and marker in name}
+    return {name.replace(marker, "."): each for name, each in found.items()}
+
+
+def _seed_of(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")
