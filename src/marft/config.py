@@ -17,6 +17,7 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Unit = Annotated[float, Field(ge=0, le=1)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -57,11 +58,13 @@ class SamplingConfig(Section):
 class AgentConfig(Section):
     """One member of the team."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    name: Annotated[str, Field(pattern=NAME)]
     profile: str = Field("", description="the system prompt; empty: an anonymous agent")
     sees_task: bool = True
     trainable: bool = True
-    adapter: str | None = Field(None, description="adapter name; agents that name the same one share it")
+    adapter: Annotated[str, Field(pattern=NAME)] | None = Field(
+        None, description="adapter name; agents that name the same one share it"
+    )
     sampling: SamplingConfig | None = Field(None, description="overrides rollout.sampling for this agent")
 
     @property
@@ -98,6 +101,8 @@ class TeamConfig(Section):
             raise ValueError(f"two agents are called '{repeated[0]}'; give each its own name")
         if "environment" in names or "critic" in names:
             raise ValueError("'environment' and 'critic' are reserved names; call the agent something else")
+        if "critic" in [agent.adapter for agent in self.agents]:
+            raise ValueError("the adapter 'critic' is the critic's own; call the agents' something else")
         return self
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,8 @@ async def play(stage: Stage, plan: Plan) -> Episode:
         async with asyncio.timeout(stage.deadline):
             return await table.play()
     except TimeoutError:
-        failure = Failure(table.busy, f"the episode passed its deadline of {stage.deadline:g} s")
+        slow = table.speaking[0] if table.speaking else "environment"
+        failure = Failure(slow, f"the episode passed its deadline of {stage.deadline:g} s")
     except PlayFailed as error:
         failure = error.failure
     return table.episode(terminated=False, truncated=False, error=failure)
@@ -90,7 +92,7 @@ class Table:
         self.events: list[tuple[str, str]] = []  # (speaker, text): the joint view grows out of these
         self.conversations: dict[str, list[Exchange]] = {name: [] for name in stage.game.names}
         self.metrics: dict[str, float] = {}
-        self.busy = "environment"
+        self.speaking: list[str] = []  # who was asked and has not answered yet; nobody: the environment has its turn
 
     async def play(self) -> Episode:
         """Turn by turn until the environment ends the game or the horizon cuts it off."""
@@ -138,8 +140,7 @@ class Table:
             self.actions.append(replace(spoken[name], joint_ids=self._joint_view(name)))
             self.events.append((name, spoken[name].text))
         outcome = await self._step(state, {name: spoken[name].text for name in order})
-        self._pay(outcome, place, order)
-        self.metrics.update(outcome.metrics)
+        self._world(lambda: self._record(outcome, place, order))
         return outcome
 
     async def _act(
@@ -157,7 +158,7 @@ class Table:
 
     async def say(self, agent: Agent, turn: int, heard: str, parents: tuple[int, ...], position: int) -> Action:
         """The agent's reply to `heard`, as an action without reward. Raises `PlayFailed` naming the agent."""
-        self.busy = agent.name
+        self.speaking.append(agent.name)
         history = self.conversations[agent.name]
         try:
             prompt, dropped = self._prompt(agent, [*history, Exchange(heard)])
@@ -172,6 +173,7 @@ class Table:
             raise
         except Exception as error:  # whatever an engine may throw ends this episode, under the agent's name
             raise PlayFailed(agent.name, describe(error)) from error
+        self.speaking.remove(agent.name)
         history.append(Exchange(heard, action.token_ids))
         return action
 
@@ -186,6 +188,7 @@ class Table:
             seed=(*self.plan.seed, number, turn),
             order=(self.plan.order, position),
             greedy=self.plan.greedy,
+            speaker=agent.name,
         )
         reply = await self.stage.generator.generate(request)
         return Action(
@@ -238,7 +241,6 @@ class Table:
         return self.stage.game.environment.observe(state, name)
 
     async def _step(self, state: Any, messages: Mapping[str, str]) -> Outcome:
-        self.busy = "environment"
         step = self._world(lambda: self.stage.game.environment.step(state, messages))
         if inspect.isawaitable(step):
             try:
@@ -247,14 +249,17 @@ class Table:
                 raise PlayFailed("environment", describe(error)) from error
         return step
 
-    def _pay(self, outcome: Outcome, place: Mapping[str, int], order: tuple[str, ...]) -> None:
-        """Put each reward on the one action that earned it: a team reward on the turn's last."""
+    def _record(self, outcome: Outcome, place: Mapping[str, int], order: tuple[str, ...]) -> None:
+        """Put each reward on the one action that earned it, a team reward on the turn's last; note the metrics."""
         rewards = outcome.rewards if isinstance(outcome.rewards, Mapping) else {order[-1]: outcome.rewards}
         for name, reward in rewards.items():
             if name not in place:
-                raise PlayFailed("environment", f"it rewarded '{name}', who did not act this turn")
+                raise MarftError(f"it rewarded '{name}', who did not act this turn")
+            if not math.isfinite(reward):
+                raise MarftError(f"the reward of '{name}' is {reward}, not a finite number")
             index = place[name]
             self.actions[index] = replace(self.actions[index], reward=float(reward))
+        self.metrics.update(outcome.metrics)
 
     def _world(self, call: Callable[[], T]) -> T:
         try:

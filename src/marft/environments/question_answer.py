@@ -70,18 +70,16 @@ class QuestionAnswer:
     def __init__(self, **parameters: Any) -> None:
         self.parameters = validate(Parameters, parameters, "question_answer")
         train, heldout = self._rows()
-        unseen = {row.question for row in heldout}
-        kept = [row for row in train if row.question not in unseen]
-        self.dropped = len(train) - len(kept)
-        if not kept or not heldout:
+        heldout_tasks = tuple(self._task("heldout", row) for row in heldout)
+        unseen = {task.prompt for task in heldout_tasks}
+        train_tasks = tuple(task for task in (self._task("train", row) for row in train) if task.prompt not in unseen)
+        self.dropped = len(train) - len(train_tasks)
+        if not train_tasks or not heldout_tasks:
             raise MarftError(
-                f"{self.parameters.path or self.parameters.hub}: leaves {len(kept)} training rows and {len(heldout)} "
-                "held-out ones; both need at least one, so add rows or name another held-out source"
+                f"{self.parameters.path or self.parameters.hub}: leaves {len(train_tasks)} training rows and "
+                f"{len(heldout_tasks)} held-out ones; both need at least one, so add rows or a held-out source"
             )
-        self._tasks: dict[str, tuple[Task, ...]] = {
-            "train": tuple(self._task("train", row) for row in kept),
-            "heldout": tuple(self._task("heldout", row) for row in heldout),
-        }
+        self._tasks: dict[str, tuple[Task, ...]] = {"train": train_tasks, "heldout": heldout_tasks}
 
     def size(self, split: Split) -> int | None:
         """The rows of the split."""

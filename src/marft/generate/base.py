@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -13,7 +14,8 @@ class Request:
     """One reply wanted. `seed` alone decides its random draws, so no neighbour in the batch can change them.
 
     `order` fixes the place in the admission queue (episode, agent, turn); `greedy` overrides the sampling temperature.
-    `adapter` None means the bare base model.
+    `adapter` None means the bare base model. `speaker` (the agent's name) and `on_token`, told each id as it is drawn,
+    are for those who listen; neither changes the reply.
     """
 
     prompt_ids: tuple[int, ...]
@@ -22,6 +24,8 @@ class Request:
     seed: tuple[int, ...]
     order: tuple[int, ...] = ()
     greedy: bool = False
+    speaker: str = ""
+    on_token: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True)

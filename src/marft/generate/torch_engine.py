@@ -71,6 +71,7 @@ class TorchEngine:
 
     def load(self, version: int) -> None:
         """The adapters now hold `version`. Keys and values of running replies would be stale, so none may run."""
+        self._drop_cancelled()
         if self._running or self._waiting:
             raise RuntimeError("adapters changed while replies were being generated")
         self._version = version
@@ -132,7 +133,7 @@ class TorchEngine:
         if not free or not self._waiting:
             return
         self._waiting.sort(key=lambda each: each.request.order)
-        admitted, self._waiting = self._waiting[:free], self._waiting[free:]
+        admitted = self._waiting[:free]
         for adapter in dict.fromkeys(each.request.adapter for each in admitted):
             group = [each for each in admitted if each.request.adapter == adapter]
             for packed in pack([each.request.prompt_ids for each in group], PREFILL_BUDGET):
@@ -152,6 +153,7 @@ class TorchEngine:
                     prompt_tokens_computed=self._usage.prompt_tokens_computed + len(packed.tokens),
                 )
                 self._draw(members, base.head(states[last]))
+        self._waiting = self._waiting[free:]  # only now: until they run, an error finds them in the queue
         self._finish()
 
     @torch.no_grad()
@@ -179,6 +181,8 @@ class TorchEngine:
         for each, token, logprob in zip(members, tokens, logprobs, strict=True):
             each.tokens.append(token)
             each.logprobs.append(logprob)
+            if each.request.on_token:
+                each.request.on_token(token)
         self._usage = replace(self._usage, sampled_tokens=self._usage.sampled_tokens + len(members))
 
     def _finish(self) -> None:

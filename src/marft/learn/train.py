@@ -96,6 +96,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     team.generator.load(version=first)
     reports: dict[str, Any] = {}
     episodes: list[Episode] = []
+    saving = 0.0  # seconds the last checkpoint took: they count in the next row, because a row is written before it
     with MetricsWriter(run, first, config.run.tensorboard) as writer:
         watcher.start(summary(team, run), config.iterations, first)
         if first == 0:
@@ -106,7 +107,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     save_training(run, team, training.optimisers, iteration, _score(episodes))
                 return reports
             used = team.generator.usage
-            clock = Clock()
+            clock = Clock({"save": saving})
             episodes, stats = iterate(training, iteration, clock, watcher)
             team.generator.load(version=iteration + 1)  # the sampler sees new weights
             usage = team.generator.usage
@@ -117,11 +118,16 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     reports[str(iteration + 1)] = record_evaluation(
                         training, run, iteration + 1, watcher, f"After iteration {iteration + 1}"
                     )
-            record(training, run, iteration, episodes, clock)
+            if iteration % config.run.episodes_every == 0:
+                with clock.phase("save"):
+                    run.write_episodes(f"train-{iteration:06d}", episodes, team.base.chat.show)
             stats = {**stats, **shares(clock)}
+            # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
             watcher.iteration({"iteration": iteration, **stats})
-        if config.iterations > first or first == 0:
+            saving = save_if_due(training, run, iteration, episodes)
+        # Also on resuming a run that was stopped between its last checkpoint and this evaluation
+        if config.iterations not in run.read_evaluations() and not stop.requested:
             reports["after"] = record_evaluation(training, run, config.iterations, watcher, "After training")
     return reports
 
@@ -322,26 +328,30 @@ def record_evaluation(training: Training, run: RunDirectory, iteration: int, wat
     team = training.team
     if not team.config.evaluation.tasks:
         return None
-
-    def play(plans: Sequence[Plan], label: str) -> list[Episode]:
-        return play_plans(team, plans, watcher, label)
-
-    evaluation: Evaluation = evaluate(team, play, EVALUATION_SEED)
+    evaluation = held_out(team, watcher)
     run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.base.chat.show)
     run.write_evaluation(iteration, evaluation.report)
     watcher.evaluation(title, evaluation.headline)
     return evaluation.report
 
 
-def record(training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode], clock: Clock) -> None:
-    """Write episodes and, when due, a checkpoint."""
+def held_out(team: Team, watcher: Watcher) -> Evaluation:
+    """Evaluate a team as training does: the same weights and config give the same report on the CPU, bit for bit."""
+
+    def play(plans: Sequence[Plan], label: str) -> list[Episode]:
+        return play_plans(team, plans, watcher, label)
+
+    return evaluate(team, play, EVALUATION_SEED)
+
+
+def save_if_due(training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode]) -> float:
+    """Write a checkpoint after every `run.save_every` iterations and after the last; returns the seconds it took."""
     config = training.team.config
-    with clock.phase("save"):
-        if iteration % config.run.episodes_every == 0:
-            run.write_episodes(f"train-{iteration:06d}", episodes, training.team.base.chat.show)
-        last = iteration + 1 == config.iterations
-        if last or (iteration + 1) % config.run.save_every == 0:
+    clock = Clock({"save": 0.0})
+    if iteration + 1 == config.iterations or (iteration + 1) % config.run.save_every == 0:
+        with clock.phase("save"):
             save_training(run, training.team, training.optimisers, iteration + 1, _score(episodes))
+    return clock.seconds["save"]
 
 
 def _score(episodes: Sequence[Episode]) -> float:

@@ -129,6 +129,8 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     learner.optimiser.zero_grad(set_to_none=True)
     batch = select(lesson.batch, rows)
     decisions = float(decision_mask(batch, config).sum())
+    # Entropy and KL are means per token, which at action level (where decisions are actions) weigh as one each
+    per_decision = decisions / float(batch.action_mask.sum())
     sums: Stats = {"loss": 0.0, "entropy": 0.0, "kl": 0.0, "reference_kl": 0.0}
     for here, new, entropy in _packs_with_gradient(learner, lesson, batch, rows, config):
         mine = select(batch, here)
@@ -144,11 +146,11 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
         tokens = mine.action_mask
         loss = surrogate.sum()
         spread = entropy[tokens].sum()
-        loss = loss - config.entropy * spread * _per_decision(tokens, config)
+        loss = loss - config.entropy * spread * per_decision
         if lesson.reference is not None and config.kl_in == "loss":
             distance = reference_kl(new, lesson.reference[chosen], tokens).sum()
             sums["reference_kl"] += float(distance)
-            loss = loss + config.kl_reference * distance * _per_decision(tokens, config)
+            loss = loss + config.kl_reference * distance * per_decision
         (loss / decisions).backward()  # type: ignore[no-untyped-call]
         sums["loss"] += float(loss) / decisions
         sums["entropy"] += float(spread)
@@ -159,11 +161,6 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     tokens_seen = float(batch.action_mask.sum())
     per_token = {name: sums[name] / tokens_seen for name in ("entropy", "kl", "reference_kl")}
     return {"loss": sums["loss"], "grad_norm": float(norm), **per_token}
-
-
-def _per_decision(tokens: Tensor, config: UpdateConfig) -> float:
-    """Entropy and KL are per token; at action level, where decisions are actions, they count by mean action length."""
-    return 1.0 if config.level == "token" else float(tokens.shape[0]) / float(tokens.sum())
 
 
 def _advantages(lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
@@ -237,7 +234,7 @@ def update_critic(
                     config.loss, config.huber_delta, config.clip,
                 )  # fmt: skip
                 (loss / decisions).backward()  # type: ignore[no-untyped-call]
-                total += float(loss) / decisions
+                total += float(loss.detach()) / decisions
             parameters = list(critic.parameters().values())
             norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)
             optimiser.step()

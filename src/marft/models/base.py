@@ -66,7 +66,7 @@ class BuiltIn:
 def load_base(config: ModelConfig, device: str = "auto") -> Base:
     """Load the base model a config names. Raises `MarftError` when it cannot be found or does not fit `marft`."""
     place = resolve_device(device)
-    with _quiet():
+    with quiet():
         model, tokenizer = _load(config)
     model.eval().requires_grad_(False)
     _check_fits(config.name, model)
@@ -188,7 +188,7 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """transformers' own progress bars would break the live display."""
     from transformers.utils import logging
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Policy:
                         self.peft: Any = get_peft_model(base.model, settings, adapter_name=name)
                     else:
                         self.peft.add_adapter(name, settings)
+                except KeyError:  # torch keeps adapters by name beside its own methods, such as `train` or `type`
+                    raise MarftError(f"team.agents: no adapter can be called '{name}'; choose another name") from None
                 except ValueError as error:
                     raise MarftError(f"lora.targets: {lora.targets} do not fit {base.name}: {error}") from None
         self.peft.eval()
@@ -77,11 +80,21 @@ class Policy:
     def acting_as(self, adapter: str | None) -> Iterator[Any]:
         """Route the backbone through one adapter, or through none; yields the backbone."""
         if adapter is None:
-            with self.peft.disable_adapter():
-                yield self.base.backbone
+            try:
+                with self.peft.disable_adapter():
+                    yield self.base.backbone
+            finally:
+                self._thaw()
         else:
             self.peft.set_adapter(adapter)
+            self._thaw()
             yield self.base.backbone
+
+    def _thaw(self) -> None:
+        """Undo what peft does at every switch: a graph that a frozen adapter is part of loses its gradient in silence."""
+        for parameters in self._parameters.values():
+            for parameter in parameters.values():
+                parameter.requires_grad_(True)
 
     def hidden(self, packed: Packed, adapter: str | None) -> Tensor:
         """Last hidden states [T, H] of a packed sequence."""
@@ -163,16 +176,22 @@ class Routed:
             with self.policy.acting_as(adapters[0]):
                 states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
             return states
-        peft.set_adapter(next(name for name in names if name != "__base__"))
+        failure: BaseException | None = None
         with peft.base_model._enable_peft_forward_hooks(adapter_names=names):
-            states = backbone(**inputs, use_cache=False).last_hidden_state
+            try:
+                states = backbone(**inputs, use_cache=False).last_hidden_state
+            except BaseException as error:
+                failure = error  # peft takes its hooks off only when nothing is raised inside
+        if failure is not None:
+            raise failure
         return states
 
 
 def _adapter_parameters(peft: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
-    marker = f".{adapter}."
-    found = {name: each for name, each in peft.named_parameters() if "lora_" in name and marker in name}
-    return {name.replace(marker, "."): each for name, each in found.items()}
+    # The name right after lora_A or lora_B and no other: agents may be called "0" or "mlp", as parts of a model are
+    mine = re.compile(rf"(\.lora_\w+)\.{re.escape(adapter)}(?=\.|$)")
+    found = {mine.sub(r"\1", name): each for name, each in peft.named_parameters() if mine.search(name)}
+    return found
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -128,4 +128,6 @@ def test_both_keep_the_rules_of_environments():
     check_environment(Relay(), messages=["red", "blue"], one_prompt=True)
     check_environment(Relay(turns=3), agents=("a", "b", "c"), messages=["red"], one_prompt=True)
     check_environment(Matrix(symbols=["A", "B"], payoff=[[1, 0], [0, 2]]), messages=["A", "B"], one_prompt=True)
-    check_environment(Matrix(symbols=["A", "B"], payoff=[1, 0], turns=3), agents=("a",), messages=["A"], one_prompt=True)
+    check_environment(
+        Matrix(symbols=["A", "B"], payoff=[1, 0], turns=3), agents=("a",), messages=["A"], one_prompt=True
+    )

@@ -9,7 +9,9 @@ from marft.environments.check import check_environment
 from marft.environments.question_answer import QuestionAnswer, same_answer
 from marft.types import MarftError
 
-ROWS = [{"question": f"What is {i} + 1?", "answer": f"It is {i} + 1 = <<{i}+1={i + 1}>>.\n#### {i + 1}"} for i in range(20)]
+ROWS = [
+    {"question": f"What is {i} + 1?", "answer": f"It is {i} + 1 = <<{i}+1={i + 1}>>.\n#### {i + 1}"} for i in range(20)
+]
 
 
 @pytest.fixture
@@ -118,7 +120,11 @@ def test_a_heldout_file_wins_over_training(write):
 @pytest.mark.parametrize(
     ("rows", "keys", "says"),
     [
-        ([{"problem": "1", "solution": "2"}], {}, r"rows.jsonl, line 1: has no column 'question'; its columns are: problem, solution"),
+        (
+            [{"problem": "1", "solution": "2"}],
+            {},
+            r"rows.jsonl, line 1: has no column 'question'; its columns are: problem, solution",
+        ),
         ([ROWS[0], {"question": "q"}], {"final_answer": "after_hashes"}, "line 2: has no column 'answer'"),
         ([ROWS[0], "\n", "{not json\n"], {}, "rows.jsonl, line 3: is not JSON"),
         (["[1, 2]\n"], {}, "line 1: is not a mapping"),

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from math import prod
 
 import numpy as np
 import pytest
@@ -60,9 +61,16 @@ def test_a_small_generator_keeps_at_least_half_of_its_questions_for_training():
 
 
 def test_a_generator_of_one_question_is_refused():
-    world = Reasoning(dataset="chain_sum", parameters={**DIGITS, "operators": ["*"]} if False else {
-        "min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}) if False else None
-    assert world is None
+    world = Reasoning(dataset="prime_factorization", parameters={"min_value": 8, "max_value": 8})
+    with pytest.raises(MarftError, match="prime_factorization: fewer than 2 distinct questions"):
+        world.size("heldout")
+
+
+def test_of_two_questions_one_is_held_out_and_the_other_trained_on():
+    world = Reasoning(dataset="prime_factorization", parameters={"min_value": 8, "max_value": 9})
+    assert world.size("heldout") == 1
+    assert len(set(texts(world, "train", range(50)))) == 1
+    assert not set(held(world)) & set(texts(world, "train", range(50)))
 
 
 def test_a_task_depends_on_its_index_alone():
@@ -79,9 +87,9 @@ def test_drawing_neither_reads_nor_moves_the_process_s_randomness(dataset):
     stream = QuestionStream(dataset, {}, 3)
     random.seed(1)
     np.random.seed(1)
-    first = [stream.draw(index).text for index in range(40)]
+    first = [stream.draw(index).text for index in range(10)]
     python, numpy = random.random(), np.random.random()
-    assert [QuestionStream(dataset, {}, 3).draw(index).text for index in range(40)] == first
+    assert [QuestionStream(dataset, {}, 3).draw(index).text for index in range(10)] == first
     random.seed(1)
     np.random.seed(1)
     assert (random.random(), np.random.random()) == (python, numpy)
@@ -100,11 +108,16 @@ def test_a_mix_holds_out_by_weight_and_its_first_tasks_are_a_fair_sample():
     assert (kinds.count("chain_sum"), kinds.count("gcd")) == (30, 10)
     assert [kinds[:8].count("chain_sum"), kinds[8:16].count("chain_sum")] == [6, 6]
     train = [world.task("train", index).kind for index in range(400)]
-    assert abs(train.count("chain_sum") - 300) < 45  # five standard deviations of a binomial: sqrt(400 * 3/4 * 1/4) = 8.7
+    assert (
+        abs(train.count("chain_sum") - 300) < 45
+    )  # five standard deviations of a binomial: sqrt(400 * 3/4 * 1/4) = 8.7
 
 
 def test_one_question_of_two_generators_is_held_out_once_and_trained_on_by_neither():
-    twice = [{"dataset": "chain_sum", "parameters": DIGITS}, {"dataset": "chain_sum", "parameters": {**DIGITS, "allow_negation": False}}]
+    twice = [
+        {"dataset": "chain_sum", "parameters": DIGITS},
+        {"dataset": "chain_sum", "parameters": {**DIGITS, "allow_negation": False}},
+    ]
     world = Reasoning(datasets=twice, heldout_size=30)
     assert len(set(held(world))) == len(held(world))
     assert not set(held(world)) & set(texts(world, "train", range(600)))
@@ -144,17 +157,23 @@ def test_no_answer_is_counted_as_such():
     assert outcome.metrics == {"success": 0.0, "score": 0.0, "answered": 0.0, "unscorable": 0.0}
 
 
-def test_partial_credit_and_the_threshold_of_success():
-    # prime_factorization's scorer gives 0.5 to factors with the right product that are not all prime
-    keys = {"dataset": "prime_factorization", "parameters": {"min_value": 8, "max_value": 8}}
-    stream = QuestionStream(keys["dataset"], keys["parameters"], 0)
-    assert stream.score("2 × 4", stream.draw(0).entry) == (0.5, False)
-    stream_of_some = {"dataset": "prime_factorization", "parameters": {"min_value": 8, "max_value": 200}}
-    for success_at, success in ((1.0, 0.0), (0.5, 1.0)):
-        world = Reasoning(**stream_of_some, success_at=success_at, heldout_size=10)
-        task = world.task("train", 0)
-        [outcome] = play(world, [f"1 × {int(np.prod([int(f) for f in gold(task).split(' × ')]))}"], task)
-        assert (outcome.rewards, outcome.metrics["success"]) == (0.5, success)
+FACTORS = {"dataset": "prime_factorization", "parameters": {"min_value": 8, "max_value": 200}, "heldout_size": 10}
+
+
+def half_right(task):
+    """The number itself and 1: their product is right, but 1 is no prime. The scorer's credit for that is 0.5."""
+    return f"1 × {prod(int(factor) for factor in gold(task).split(' × '))}"
+
+
+@pytest.mark.parametrize(
+    ("success_at", "reward", "paid", "success"),
+    [(1.0, "score", 0.5, 0.0), (0.5, "score", 0.5, 1.0), (1.0, "success", 0.0, 0.0), (0.5, "success", 1.0, 1.0)],
+)
+def test_partial_credit_and_the_threshold_of_success(success_at, reward, paid, success):
+    world = Reasoning(**FACTORS, success_at=success_at, reward=reward)
+    task = world.task("train", 0)
+    [outcome] = play(world, [half_right(task)], task)
+    assert (outcome.rewards, outcome.metrics["success"], outcome.metrics["score"]) == (paid, success, 0.5)
 
 
 def test_a_scorer_that_breaks_on_a_reply_is_recorded():
@@ -164,17 +183,20 @@ def test_a_scorer_that_breaks_on_a_reply_is_recorded():
 
 
 def test_attempts_pay_only_what_is_better_than_before():
-    world = Reasoning(
-        dataset="prime_factorization", parameters={"min_value": 8, "max_value": 200}, heldout_size=10, attempts=4, feedback="verdict"
-    )
+    world = Reasoning(**FACTORS, attempts=4)
     task = world.task("train", 0)
-    half = f"1 × {int(np.prod([int(f) for f in gold(task).split(' × ')]))}"
-    outcomes = play(world, [half, "", half, gold(task)], task)
+    outcomes = play(world, [half_right(task), "", half_right(task), gold(task)], task)
     assert [each.rewards for each in outcomes] == [0.5, 0.0, 0.0, 0.5]
     assert [each.terminated for each in outcomes] == [False, False, False, True]
     assert [each.metrics["success"] for each in outcomes] == [0.0, 0.0, 0.0, 1.0]
     spent = play(world, ["", "", "", ""], task)
     assert [each.terminated for each in spent] == [False, False, False, True]
+
+
+def test_a_right_answer_ends_the_episode_with_attempts_left():
+    world = Reasoning(**SUMS, attempts=3)
+    [outcome] = play(world, [gold(world.task("train", 0))])
+    assert (outcome.rewards, outcome.terminated) == (1.0, True)
 
 
 def test_the_verdict_says_nothing_of_the_answer():
@@ -206,7 +228,10 @@ def test_a_named_answerer_and_turns_in_which_it_does_not_act():
     [
         ({}, "environment.dataset: give either"),
         ({"dataset": "gcd", "datasets": [{"dataset": "lcm"}]}, "environment.dataset: give either"),
-        ({"datasets": [{"dataset": "lcm"}], "parameters": {"min_numbers": 2}}, "environment.parameters: with `datasets`"),
+        (
+            {"datasets": [{"dataset": "lcm"}], "parameters": {"min_numbers": 2}},
+            "environment.parameters: with `datasets`",
+        ),
         ({"dataset": "chain_summ"}, r"dataset: reasoning-gym has no 'chain_summ'; did you mean 'chain_sum'\?"),
         ({"dataset": "qqqqqq"}, "reasoning-gym has no 'qqqqqq'; it has 1"),
         ({"dataset": "composite"}, "spelt `datasets` here"),

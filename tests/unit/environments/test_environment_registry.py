@@ -59,7 +59,7 @@ def test_every_built_in_environment_is_described_and_can_be_found():
 def test_listing_environments_loads_no_heavy_package():
     program = (
         "import sys, marft.game, marft.environments.check\nmarft.environments.known_environments()\n"
-        "print([name for name in ('torch', 'numpy', 'reasoning_gym', 'datasets', 'transformers') if name in sys.modules])"
+        "print([name for name in ('torch', 'numpy', 'reasoning_gym', 'datasets', 'peft') if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[]"

@@ -64,6 +64,7 @@ def test_recall_may_go_in_circles_and_does_not_order_anyone():
         ([("solver", "planner"), ("planner", "solver")], "planner -> solver -> planner"),
         ([("judge", "planner"), ("planner", "solver"), ("solver", "judge")], "planner -> solver -> judge -> planner"),
         ([("solver", "judge"), ("judge", "solver"), ("planner", "solver")], "solver -> judge -> solver"),
+        ([("planner", "judge"), ("judge", "solver"), ("solver", "judge")], "solver -> judge -> solver"),
         ([("judge", "judge")], "judge -> judge"),
     ],
 )

@@ -207,11 +207,7 @@ def test_the_drawing_of_a_changing_d_says_so(module):
 
 
 def test_names_that_look_like_markup_are_drawn_as_they_are():
-    agents = [{"name": "a", "adapter": "[red]x"}]
-    assert "adapter [red]x" in drawn(
-        build_game(
-            parse_config(
-                {"team": {"agents": agents}, "environment": {"name": "matrix", "symbols": ["A", "B"], "payoff": [0, 1]}}
-            )
-        )
-    )
+    agents = tuple(Agent(name, "", True, True, "[red]x", config().rollout.sampling) for name in ("[b]a", "c"))
+    text = drawn(FlexMG(agents, chain(("[b]a", "c")), Relay(), 1))
+    assert "adapter [red]x" in text
+    assert " [b]a " in text

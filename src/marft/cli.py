@@ -1,0 +1,291 @@
+"""The command line. Every command loads what it needs only when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marft.types import MarftError
+
+app = typer.Typer(
+    name="marft",
+    help="Fine-tune teams of language-model agents with reinforcement learning.",
+    epilog="Start with: marft check examples/quickstart.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Change a key of the config, such as update.lr=0.001", show_default=False),
+]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML config", show_default=False)]
+RunOrConfig = Annotated[
+    str, typer.Argument(metavar="RUN_OR_CONFIG", help="A run's folder, or a config (untrained)", show_default=False)
+]
+Checkpoint = Annotated[
+    str | None, typer.Option(metavar="latest|best|NNN", help="Which checkpoint of the run [default: latest]")
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0, 2 for a mistake of the user's (in one sentence), 128 + n after signal n."""
+    # Torch threads that spin while they wait make two processes on one machine ten times slower; read as torch loads
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not sys.warnoptions:  # what libraries tell each other's authors is of no use to who runs a command
+        for library in ("transformers", "peft"):
+            warnings.filterwarnings("ignore", category=FutureWarning, module=library)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="marft")
+    except MarftError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Show the version and exit")] = False) -> None:
+    if version:
+        from marft import __version__
+
+        print(f"marft {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Examples: marft train examples/quickstart.yaml update.lr=0.001 --run runs/mine\n\n"
+    "marft train --run runs/mine --resume iterations=40"
+)
+def train(
+    config: Annotated[
+        str | None, typer.Argument(metavar="CONFIG", help="A YAML config (may be left out with --resume)")
+    ] = None,
+    overrides: Overrides = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The run's folder [default: a new one in run.folder]")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --run from its last checkpoint")
+    ] = False,
+) -> None:
+    """Train a team, evaluating it on held-out tasks before and after.
+
+    Ctrl-C or SIGTERM finishes the update under way and saves; --resume goes on from there. A run is resumed with its
+    own config, of which only iterations, device and threads may change.
+    """
+    file, changed = _split(config, overrides, optional=resume)
+    if resume and run is None:
+        raise MarftError("--resume needs the run to go on with: add --run DIR")
+
+    from rich.console import Console
+
+    from marft.run import launch, show
+    from marft.run.progress import Progress
+
+    console = Console()
+    watcher = Progress(console)
+    try:
+        if run is not None and resume:
+            outcome = launch.resume(file, changed, run, watcher)
+        else:
+            assert file is not None, "_split gives a config unless resuming"
+            outcome = launch.start(file, changed, run, watcher)
+    finally:
+        watcher.finish()
+    if outcome.done < outcome.iterations or outcome.exit_code:
+        console.print(f"Stopped after {outcome.done} of {outcome.iterations} iterations. Go on with:", soft_wrap=True)
+        console.print(f"  marft train --run {outcome.run.path} --resume", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(outcome.exit_code)
+    found = launch.changes(outcome.run)
+    if found:
+        console.print(show.change_table(found))
+    console.print(
+        f"All {outcome.done} iterations are done; the run is in {outcome.run.path}", markup=False, soft_wrap=True
+    )
+
+
+@app.command("eval", epilog="Example: marft eval runs/mine --checkpoint best evaluation.tasks=200")
+def evaluate(
+    target: RunOrConfig,
+    overrides: Overrides = None,
+    checkpoint: Checkpoint = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON")] = False,
+) -> None:
+    """Play the held-out tasks: success with 95% intervals, pass@k, influence of each agent, and language retention.
+
+    With the run's own config this gives exactly the numbers that training logged at that checkpoint.
+    """
+    from rich.console import Console
+
+    from marft.learn.train import held_out
+    from marft.run import show
+    from marft.run.directory import to_json
+    from marft.run.opening import open_team
+    from marft.run.preflight import check_prompts
+
+    team, opened = open_team(target, checkpoint, overrides or ())
+    check_prompts(team, target)
+    if not team.config.evaluation.tasks:
+        raise MarftError(f"{target}: evaluation.tasks is 0, so there is nothing to play; add evaluation.tasks=32")
+    watcher = show.Phases(Console(stderr=True))
+    try:
+        report = held_out(team, watcher).report
+    finally:
+        watcher.finish()
+    if json:
+        print(to_json(report))
+        return
+    console = Console()
+    console.print(f"{opened}\n{show.model_line(team)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(show.report_tables(report))
+
+
+@app.command(epilog='Example: marft play runs/mine --question "What is 17 + 25?"')
+def play(
+    target: RunOrConfig,
+    overrides: Overrides = None,
+    question: Annotated[str | None, typer.Option("--question", "-q", metavar="TEXT", help="Ask this and exit")] = None,
+    checkpoint: Checkpoint = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy/--sample", help="The most probable replies, or draw as in training")
+    ] = True,
+    turns: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Turns to play [default: the config's if agents recall earlier turns, else 1]",
+            show_default=False,
+        ),
+    ] = 0,
+) -> None:
+    """Ask the team a question and hear each agent speak. Without --question: one question a line, until Ctrl-D."""
+    from rich.console import Console
+
+    from marft.run import show
+    from marft.run.opening import open_team
+    from marft.run.play import ask
+
+    team, opened = open_team(target, checkpoint, overrides or ())
+    console = Console(highlight=False)
+    if question is not None:
+        ask(team, question, console, greedy=greedy, turns=turns)
+        return
+    console.print(f"{opened}\n{show.model_line(team)}", markup=False, soft_wrap=True)
+    console.print("Each question is a new episode: the team remembers nothing of the last. Ctrl-D ends.", style="dim")
+    number = 0
+    while True:
+        try:
+            line = console.input("[bold]you:[/bold] ").strip()
+        except EOFError:
+            console.print()
+            return
+        if not line:
+            continue
+        try:
+            ask(team, line, console, number, greedy, turns)
+        except MarftError as error:  # such as a question too long: the next one may fit
+            console.print(str(error), style="red", markup=False)
+        number += 1
+
+
+@app.command(epilog="Example: marft export runs/mine --agent solver --merge -o solver-model")
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder", show_default=False)],
+    agent: Annotated[str, typer.Option(metavar="NAME", help="Which agent")],
+    merge: Annotated[bool, typer.Option("--merge", help="Write a full model instead of an adapter")] = False,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="A new folder [default: in the run, under exports/]"),
+    ] = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write one agent as a folder that plain peft and transformers load without marft.
+
+    The folder's README says how, with the agent's profile. A built-in base model, which is on no hub, is written beside
+    the adapter.
+    """
+    from marft.run.directory import RunDirectory
+    from marft.run.export import export_agent
+
+    folder = export_agent(RunDirectory.open(run), agent, output, merge, checkpoint or "latest")
+    print(f"{folder}: agent '{agent}', ready for {'transformers' if merge else 'peft'}; see README.md there")
+
+
+@app.command(epilog="Example: marft check examples/quickstart.yaml model.context=512")
+def check(config: Config, overrides: Overrides = None) -> None:
+    """Validate a config without training: agents, who reads whom, model, environment, and that prompts fit.
+
+    Prompts are measured on a few tasks of each split: with all other agents silent, and with all of them speaking as
+    long as they may.
+    """
+    from rich.console import Console
+
+    from marft.config import load_config
+    from marft.game.drawing import draw
+    from marft.run import preflight, show
+    from marft.team import build_team
+
+    team = build_team(load_config(config, overrides or ()), config)
+    preflight.check_prompts(team, config)
+    preflight.check_world(team, config)
+    rooms = preflight.rooms(team, config)
+    console = Console()
+    console.print(f"model: {show.model_line(team)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(draw(team.game))
+    console.print(show.room_table(rooms, team.base.context))
+    for room in rooms:
+        if room.fullest + room.reply > team.base.context:
+            refuse = team.config.rollout.context_policy == "refuse"
+            what = "the episode fails" if refuse else "the oldest messages are left out"
+            console.print(
+                f"note: '{room.agent}' may not fit when all others speak at full length; then {what}", soft_wrap=True
+            )
+    console.print("ok", style="bold green")
+
+
+@app.command(epilog="Example: marft models")
+def models() -> None:
+    """The models that are built in, and what each needs."""
+    from rich.console import Console
+
+    from marft.models.base import BUILT_IN
+    from marft.run import show
+
+    rows = [(name, each.description, each.needs) for name, each in BUILT_IN.items()]
+    rows.append(("(a folder or hub id)", "any Llama- or Qwen-style chat model that transformers loads", "its weights"))
+    Console().print(show.known_table(("model.name", "what it is", "needs"), rows))
+
+
+@app.command(epilog="Example: marft environments")
+def environments() -> None:
+    """The environments that are built in, and what each needs."""
+    from rich.console import Console
+
+    from marft.environments import known_environments
+    from marft.run import show
+
+    rows = [(each.name, each.description, each.needs) for each in known_environments()]
+    rows.append(("(module:Class)", "your own; see docs/environments.md", "a module that can be imported from here"))
+    Console().print(show.known_table(("environment.name", "what it is", "needs"), rows))
+
+
+def _split(config: str | None, overrides: list[str] | None, optional: bool) -> tuple[str | None, list[str]]:
+    """The config file and the overrides, where the first word may be either."""
+    words = ([] if config is None else [config]) + (overrides or [])
+    if words and ("=" not in words[0] or Path(words[0]).exists()):
+        return words[0], words[1:]
+    if not optional:
+        raise MarftError("CONFIG is missing: name a YAML config first, as in marft train examples/quickstart.yaml")
+    return None, words
+
+
+if __name__ == "__main__":
+    main()

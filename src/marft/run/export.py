@@ -1,0 +1,209 @@
+"""Decentralised execution: one agent as a folder that plain peft and transformers load, without `marft`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marft.config import Config
+from marft.game.dependency import Static
+from marft.game.flexmg import Agent, FlexMG, build_game
+from marft.models.base import BUILT_IN, Base, load_base, quiet
+from marft.models.policy import Policy
+from marft.run import checkpoint
+from marft.run.directory import RunDirectory, fsync, write_text
+from marft.run.state import ADAPTER_FILE
+from marft.types import MarftError
+
+
+def export_agent(
+    run: RunDirectory, name: str, at: str | Path | None = None, merge: bool = False, which: str = "latest"
+) -> Path:
+    """Write agent `name` of checkpoint `which` to the folder `at`, which must be new or empty; returns the folder.
+
+    An adapter in peft's format, or with `merge` a full model with the adapter folded in; either with tokenizer and a
+    README that says how to load it. A base model that no one else could load is written beside the adapter. Weights
+    are float32, so that the exported agent computes what training on the CPU computed. Default for `at`:
+    `<run>/exports/<agent>-<checkpoint>`. Raises `MarftError` when agent, checkpoint or folder are not as they should.
+    """
+    config = run.config()
+    game = build_game(config, str(run.config_file))
+    agent = game.agent(name)
+    source = checkpoint.named(run, which)
+    checkpoint.verify(source)
+    target = Path(at or run.path / "exports" / f"{name}-{source.name}{'-merged' if merge else ''}")
+    _check_free(target)
+    base = load_base(config.model.model_copy(update={"dtype": "float32"}), "cpu")
+    with _appearing(target) as folder, quiet():
+        base.chat.tokenizer.save_pretrained(folder)
+        if merge:
+            _write_merged(base, config, agent, source, folder)
+        else:
+            _write_adapter(base, config, agent, source, folder, target)
+        origin = f"checkpoint {source.name} of the run `{run.path.name}`"
+        write_text(folder / "README.md", _readme(game, agent, base, merge, (folder / "base").is_dir(), origin))
+    return target
+
+
+def _write_merged(base: Base, config: Config, agent: Agent, source: Path, folder: Path) -> None:
+    policy = Policy(base, config.lora, [agent.adapter], config.seed)
+    policy.load_parameters(agent.adapter, checkpoint.load_tensors(source / "adapters" / agent.adapter / ADAPTER_FILE))
+    merged = policy.peft.merge_and_unload()
+    merged.generation_config = _generation(base, agent)
+    merged.save_pretrained(folder)
+
+
+def _write_adapter(base: Base, config: Config, agent: Agent, source: Path, folder: Path, target: Path) -> None:
+    """The checkpoint's own adapter files, pointed at a base model that can be loaded from anywhere."""
+    saved = source / "adapters" / agent.adapter
+    shutil.copyfile(saved / ADAPTER_FILE, folder / ADAPTER_FILE)
+    settings = json.loads((saved / "adapter_config.json").read_text(encoding="utf8"))
+    if config.model.name in BUILT_IN:
+        base.model.generation_config = _generation(base, agent)
+        base.model.save_pretrained(folder / "base")
+        base.chat.tokenizer.save_pretrained(folder / "base")
+        model = str(target.resolve() / "base")  # peft resolves a relative path against the current folder
+    else:
+        local = Path(config.model.name).expanduser()
+        model = str(local.resolve()) if local.is_dir() else config.model.name
+    settings |= {"base_model_name_or_path": model, "inference_mode": True}
+    if isinstance(settings["target_modules"], list):  # peft keeps a set, whose order differs from process to process
+        settings["target_modules"] = sorted(settings["target_modules"])
+    write_text(folder / "adapter_config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def _generation(base: Base, agent: Agent) -> Any:
+    """transformers' generation defaults that draw as the agent did in training."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        **_sampling(agent), eos_token_id=list(base.chat.stop_ids), pad_token_id=base.chat.tokenizer.pad_token_id
+    )
+
+
+def _sampling(agent: Agent) -> dict[str, Any]:
+    sampling = agent.sampling
+    return {
+        "do_sample": True,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or 0,  # transformers' word for off; some versions' default is 50
+        "top_p": sampling.top_p or 1.0,
+        "max_new_tokens": sampling.max_tokens,
+    }
+
+
+def _readme(game: FlexMG, agent: Agent, base: Base, merge: bool, has_base: bool, origin: str) -> str:
+    return f"""# {agent.name}
+
+One agent of a team trained with marft: {origin}, on the model {base.name}. {_contents(merge, has_base)}
+
+## Load it
+
+```python
+{_loading(merge, has_base)}
+tokenizer = AutoTokenizer.from_pretrained(folder)
+
+messages = {_messages(agent)}
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+reply = model.generate(**inputs, {", ".join(f"{key}={value}" for key, value in _sampling(agent).items())})
+print(tokenizer.decode(reply[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
+```
+
+The settings of `generate` are those of training; `do_sample=False` gives the most probable reply instead.
+
+## What it reads
+
+{_reading(game, agent)}
+
+## Profile
+
+{_quote(agent.profile) if agent.profile else "None: the agent was trained without a system prompt."}
+"""
+
+
+def _contents(merge: bool, has_base: bool) -> str:
+    if merge:
+        return (
+            "The adapter is merged into the weights, which are float32; `dtype=torch.bfloat16` halves them on loading."
+        )
+    if has_base:
+        return (
+            "A LoRA adapter in peft's format; the base model stands in `base/`, because it is on no hub in just this form. "
+            "`adapter_config.json` names that folder by its full path, which is what "
+            "`AutoPeftModelForCausalLM.from_pretrained` follows; after moving this folder load it as below, or correct "
+            "the path."
+        )
+    return "A LoRA adapter in peft's format; `adapter_config.json` names the base model it belongs to."
+
+
+def _loading(merge: bool, has_base: bool) -> str:
+    if merge:
+        return (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            'folder = "."  # this folder\nmodel = AutoModelForCausalLM.from_pretrained(folder)'
+        )
+    if has_base:
+        return (
+            "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            'folder = "."  # this folder\nbase = AutoModelForCausalLM.from_pretrained(f"{folder}/base")\n'
+            "model = PeftModel.from_pretrained(base, folder)"
+        )
+    return (
+        "import torch\nfrom peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer\n\n"
+        'folder = "."  # this folder\n'
+        "model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)"
+    )
+
+
+def _messages(agent: Agent) -> str:
+    system = f'\n    {{"role": "system", "content": {json.dumps(agent.profile, ensure_ascii=False)}}},'
+    return f'[{system if agent.profile else ""}\n    {{"role": "user", "content": "…"}},\n]'
+
+
+def _reading(game: FlexMG, agent: Agent) -> str:
+    task = "the task" if agent.sees_task else "no task"
+    if isinstance(game.dependency, Static):
+        graph = game.dependency.graph
+        parents = ", ".join(graph.parents(agent.name, game.names)) or "no other agent"
+        recalled = graph.recalled(agent.name, game.names)
+        heard = parents + (f", and of the turn before: {', '.join(recalled)}" if recalled else "")
+    else:
+        heard = "others as the team's dependency function decided"
+    return (
+        f"The user message holds {task}, then what the environment tells it, then one paragraph `name: message` for "
+        f"each message it reads, parts apart by an empty line. It reads: {heard}."
+    )
+
+
+def _quote(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _check_free(target: Path) -> None:
+    if target.is_dir() and any(target.iterdir()):
+        raise MarftError(f"{target}: the folder is not empty; choose another with -o")
+    if target.exists() and not target.is_dir():
+        raise MarftError(f"{target}: is a file; choose a folder with -o")
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder to fill that takes `target`'s place, whole, at the end; an error leaves nothing behind."""
+    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            fsync(path)
+        os.rename(temporary, target)  # also over an empty folder
+        fsync(target.parent)
+    except OSError as error:
+        raise MarftError(f"{target}: cannot be written ({error.strerror or error}); choose a folder with -o") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,141 @@
+"""`marft train`: from a config to a finished run, or from a run that was stopped onwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marft.config import Config, dump_config, load_config
+from marft.learn.train import train
+from marft.run import checkpoint
+from marft.run.directory import RunDirectory, write_text
+from marft.run.interrupt import GracefulStop
+from marft.run.preflight import check_prompts
+from marft.run.progress import Watcher
+from marft.run.statistics import Interval, paired_difference
+from marft.team import build_team
+from marft.types import MarftError
+
+# What may change on resuming: how long and where a run is computed, never what is learnt
+CHANGEABLE = ("iterations", "device", "threads")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A success rate before and after training, and the paired difference over tasks."""
+
+    before: Interval
+    after: Interval
+    difference: Interval
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run stands when the command ends; `done` counts the iterations that are in a checkpoint."""
+
+    run: RunDirectory
+    done: int
+    iterations: int
+    exit_code: int
+
+
+def start(config_file: str, overrides: Sequence[str], at: str | None, watcher: Watcher) -> Outcome:
+    """Train a new run. Everything that can be wrong with a config is found before its folder is made."""
+    config = load_config(config_file, overrides)
+    team = build_team(config, config_file)
+    check_prompts(team, config_file)
+    run = RunDirectory.create(config, at)
+    with run.lock(), _stop(watcher) as stop:
+        train(team, run, watcher, stop)
+    return _outcome(run, config, stop)
+
+
+def resume(config_file: str | None, overrides: Sequence[str], at: str, watcher: Watcher) -> Outcome:
+    """Go on with a run from its newest checkpoint; a run that is complete is left as it is."""
+    run = RunDirectory.open(at)
+    config = _config_to_resume(run, config_file, overrides)
+    with run.lock():
+        checkpoint.clean(run)
+        done = _done(run)
+        if done > config.iterations:
+            raise MarftError(f"{run.path}: {done} iterations are already done; 'iterations' must be at least that many")
+        evaluated = not config.evaluation.tasks or config.iterations in run.read_evaluations()
+        if done == config.iterations and evaluated:
+            return Outcome(run, done, config.iterations, 0)
+        team = build_team(config, str(run.config_file))
+        write_text(run.config_file, dump_config(config))
+        with _stop(watcher) as stop:
+            train(team, run, watcher, stop, resume=True)
+    return _outcome(run, config, stop)
+
+
+def changes(run: RunDirectory) -> dict[str, Change]:
+    """Success of sampled and greedy play in the run's first and last evaluation; empty when it has not got both."""
+    reports = run.read_evaluations()
+    if len(reports) < 2:
+        return {}
+    first, last = min(reports), max(reports)
+    found = {}
+    for kind in ("sampled", "greedy"):
+        before, after = (Interval(**reports[number][kind]["success"]) for number in (first, last))
+        was, became = (_task_means(run, number, reports[number]["tasks"], kind) for number in (first, last))
+        found[kind] = Change(before, after, paired_difference(was, became))
+    return found
+
+
+def _task_means(run: RunDirectory, iteration: int, tasks: int, kind: str) -> dict[str, float]:
+    """Mean success per held-out task; an evaluation's file holds its greedy episodes, one a task, then the sampled."""
+    episodes = run.read_episodes(f"evaluation-{iteration:06d}")
+    wins: dict[str, list[float]] = {}
+    for episode in episodes[:tasks] if kind == "greedy" else episodes[tasks:]:
+        wins.setdefault(episode["task"]["id"], []).append(0.0 if episode["error"] else episode["success"])
+    return {task: sum(each) / len(each) for task, each in wins.items()}
+
+
+def _config_to_resume(run: RunDirectory, config_file: str | None, overrides: Sequence[str]) -> Config:
+    """The run's own config with what may change; a config file given beside it must say the same."""
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key not in CHANGEABLE:
+            raise MarftError(
+                f"override '{override}': a run goes on with the config it was started with ({run.config_file}); only "
+                f"{', '.join(CHANGEABLE)} may change with --resume"
+            )
+    recorded = run.config()
+    if config_file is not None:
+        given = load_config(config_file).model_dump(mode="json")
+        differing = _first_difference(given, recorded.model_dump(mode="json"))
+        if differing is not None:
+            raise MarftError(
+                f"{config_file}: '{differing}' is not what the run was started with ({run.config_file}); start a new "
+                "run, or leave the config file out to go on as before"
+            )
+    return load_config(run.config_file, overrides)
+
+
+def _first_difference(given: Any, recorded: Any, prefix: str = "") -> str | None:
+    """The dotted key where two configs part, those that may change left aside."""
+    if isinstance(given, dict) and isinstance(recorded, dict):
+        for key in dict.fromkeys([*given, *recorded]):
+            if not prefix and key in CHANGEABLE:
+                continue
+            found = _first_difference(given.get(key), recorded.get(key), f"{prefix}{key}.")
+            if found is not None:
+                return found
+        return None
+    return None if given == recorded else prefix.removesuffix(".")
+
+
+def _stop(watcher: Watcher) -> GracefulStop:
+    # In a thread of its own, because the signal may come while this one is in the middle of printing
+    return GracefulStop(announce=lambda text: threading.Thread(target=watcher.note, args=(text,), daemon=True).start())
+
+
+def _done(run: RunDirectory) -> int:
+    return (checkpoint.iterations(run) or [0])[-1]
+
+
+def _outcome(run: RunDirectory, config: Config, stop: GracefulStop) -> Outcome:
+    return Outcome(run, _done(run), config.iterations, stop.exit_code)

@@ -1,0 +1,147 @@
+"""Ask a team a question and hear each agent as it speaks; nothing is graded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from marft.environments.base import Outcome
+from marft.game.dependency import Static
+from marft.game.flexmg import FlexMG
+from marft.generate.base import Generator, Reply, Request, Usage
+from marft.models.chat import Chat
+from marft.rollout import Plan, rollout
+from marft.team import Team
+from marft.types import Episode, MarftError, Split, Task
+
+QUESTION_SEED = 2  # first number of the seed: draws that neither training nor evaluation makes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question, and the turn (from 0)."""
+
+    task: Task
+    turn: int = 0
+
+
+class Conversation:
+    """An environment that only listens: the question is the task, and no answer is right or wrong."""
+
+    name = "conversation"
+
+    def __init__(self, turns: int) -> None:
+        self._turns = turns
+
+    def size(self, split: Split) -> int | None:
+        """None: questions come from a person."""
+        return None
+
+    def task(self, split: Split, index: int) -> Task:
+        """There is no list of questions."""
+        raise MarftError("a conversation has no tasks of its own")
+
+    def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> Asked:
+        """The question, in the first turn."""
+        return Asked(task)
+
+    def observe(self, state: Asked, agent: str) -> str:
+        """Nothing but the question."""
+        return ""
+
+    def step(self, state: Asked, messages: Mapping[str, str]) -> Outcome:
+        """The next turn, without reward."""
+        after = Asked(state.task, state.turn + 1)
+        return Outcome(after, 0.0, terminated=after.turn == self._turns)
+
+
+class Overheard:
+    """A `Generator` that tells of every token and every finished reply, with the name of the speaker."""
+
+    def __init__(
+        self, inner: Generator, token: Callable[[str, int], None], finished: Callable[[str, Reply], None]
+    ) -> None:
+        self._inner, self._token, self._finished = inner, token, finished
+
+    @property
+    def version(self) -> int:
+        """The inner generator's version."""
+        return self._inner.version
+
+    @property
+    def usage(self) -> Usage:
+        """The inner generator's totals."""
+        return self._inner.usage
+
+    async def generate(self, request: Request) -> Reply:
+        """The inner generator's reply."""
+        reply = await self._inner.generate(replace(request, on_token=partial(self._token, request.speaker)))
+        self._finished(request.speaker, reply)
+        return reply
+
+    def load(self, version: int) -> None:
+        """Passed on."""
+        self._inner.load(version)
+
+
+class Voices:
+    """What a person sees: finished messages stay, and in a terminal those being spoken grow underneath."""
+
+    def __init__(self, console: Console, chat: Chat) -> None:
+        self._console = console
+        self._chat = chat
+        self._speaking: dict[str, list[int]] = {}
+
+    def token(self, speaker: str, token: int) -> None:
+        """One more token of a message."""
+        self._speaking.setdefault(speaker, []).append(token)
+
+    def finished(self, speaker: str, reply: Reply) -> None:
+        """A message is complete: print it for good."""
+        self._speaking.pop(speaker, None)
+        cut = "" if reply.stop == "stop" else f" (cut off at {len(reply.token_ids)} tokens)"
+        self._console.print(self._message(speaker, self._chat.decode(reply.token_ids), cut), soft_wrap=True)
+
+    def panel(self) -> RenderableType:
+        """The messages being spoken."""
+        # A list first: tokens arrive while the display's own thread draws
+        return Group(*(self._message(who, self._chat.decode(ids), " …") for who, ids in list(self._speaking.items())))
+
+    def _message(self, speaker: str, text: str, end: str) -> Text:
+        return Text.assemble((f"{speaker}: ", "bold"), text, (end, "dim"))
+
+
+def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bool = True, turns: int = 0) -> Episode:
+    """Play one episode on `question`, showing who says what as it is said; `number` varies the draws of sampled play.
+
+    `turns` 0 lets `natural_turns` decide. Raises `MarftError` naming the agent that could not speak.
+    """
+    voices = Voices(console, team.base.chat)
+    turns = turns or natural_turns(team.game)
+    game = replace(team.game, environment=Conversation(turns), turns=turns)
+    stage = replace(team.stage, game=game, generator=Overheard(team.generator, voices.token, voices.finished))
+    plan = Plan(Task("question", question), 0, (QUESTION_SEED, team.config.seed, number, 0), 0, greedy)
+    if console.is_terminal:
+        with Live(console=console, get_renderable=voices.panel, refresh_per_second=12, transient=True):
+            (episode,) = asyncio.run(rollout(stage, [plan]))
+    else:
+        (episode,) = asyncio.run(rollout(stage, [plan]))
+    if episode.error:
+        raise MarftError(f"{episode.error.who} could not answer: {episode.error.reason}")
+    return episode
+
+
+def natural_turns(game: FlexMG) -> int:
+    """The game's turns when agents recall earlier ones or D may change, else 1.
+
+    Otherwise a later turn would bring an agent nothing new, because here no environment speaks between turns.
+    """
+    if isinstance(game.dependency, Static) and not game.dependency.graph.recall:
+        return 1
+    return game.turns

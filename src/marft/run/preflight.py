@@ -1,0 +1,111 @@
+"""What can be known before anything is played: does every prompt fit, and does the environment keep its rules?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from marft.environments.check import SPLITS, check_environment
+from marft.generate.base import Request
+from marft.generate.scripted import Answer, Scripted
+from marft.rollout import Plan, Stage, rollout
+from marft.run.evaluate import NEUTRAL_TEXT
+from marft.team import Team
+from marft.types import MarftError, Task
+
+TASKS = 4  # tasks of each split that are looked at
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt as it would be sent, in tokens, with the longest reply it must leave room for."""
+
+    agent: str
+    task: str
+    tokens: int
+    reply: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """Tokens of one agent's prompts: shortest and longest when the others say nothing, and when they say the most."""
+
+    agent: str
+    shortest: int
+    longest: int
+    fullest: int
+    reply: int
+
+
+def check_prompts(team: Team, source: str) -> None:
+    """Raise `MarftError` when an agent's prompt cannot fit the context even if nobody says anything.
+
+    Also when an episode cannot begin, because the environment or D refuses the team.
+    """
+    context = team.base.context
+    for prompt in rehearse(team.stage, _some_tasks(team), wordy=False, source=source):
+        if team.config.rollout.context_policy == "refuse" and prompt.tokens + prompt.reply > context:
+            raise MarftError(
+                f"{source}: model.context: agent '{prompt.agent}' reads {prompt.tokens} tokens in task '{prompt.task}' "
+                f"and with a reply of rollout.sampling.max_tokens {prompt.reply} needs more than the context of "
+                f"{context}; shorten its profile or the task, or lower max_tokens"
+            )
+
+
+def rooms(team: Team, source: str) -> list[Room]:
+    """What every agent's prompts take, over a few training and held-out tasks."""
+    unbounded = replace(team.stage, context=2**31, context_policy="refuse")
+    tasks = _some_tasks(team)
+    terse = rehearse(unbounded, tasks, wordy=False, source=source)
+    wordy = rehearse(unbounded, tasks, wordy=True, source=source)
+    found = []
+    for agent in team.game.agents:
+        mine = [each.tokens for each in terse if each.agent == agent.name]
+        full = [each.tokens for each in wordy if each.agent == agent.name]
+        if mine and full:  # D may never let an agent act
+            found.append(Room(agent.name, min(mine), max(mine), max(full), agent.sampling.max_tokens))
+    return found
+
+
+def rehearse(stage: Stage, tasks: Sequence[Task], wordy: bool, source: str) -> list[Prompt]:
+    """The prompts of one episode per task in which every agent says nothing, or (`wordy`) all that it may.
+
+    Later turns, feedback and what D passes on are the real ones. Raises `MarftError` when an episode cannot begin.
+    """
+    words = stage.chat.encode(f"{NEUTRAL_TEXT} ")
+
+    def answer(request: Request) -> Answer:
+        most = request.sampling.max_tokens
+        return (words * (most // len(words) + 1))[:most] if wordy else ""
+
+    rehearsal = Scripted(stage.chat, answer)
+    plans = [Plan(task, 0, (0, number), number) for number, task in enumerate(tasks)]
+    episodes = asyncio.run(rollout(replace(stage, generator=rehearsal), plans))
+    for episode in episodes:
+        # What fails only after a message was said is for training to count, or for `check_environment` to name
+        if episode.error and not episode.actions:
+            raise MarftError(f"{source}: task '{episode.task.id}': {episode.error.who}: {episode.error.reason}")
+    return [
+        Prompt(each.speaker, tasks[each.order[0]].id, len(each.prompt_ids), each.sampling.max_tokens)
+        for each in rehearsal.requests
+    ]
+
+
+def check_world(team: Team, source: str) -> None:
+    """Raise `MarftError` unless the environment keeps the rules of the protocol with this team."""
+    # Where all tasks read the same, what differs is hidden on purpose, as in relay
+    one_prompt = len({task.prompt for task in _some_tasks(team)}) == 1
+    try:
+        check_environment(team.game.environment, team.game.names, one_prompt=one_prompt)
+    except MarftError as error:
+        raise MarftError(f"{source}: environment '{team.game.environment.name}': {error}") from error.__cause__
+
+
+def _some_tasks(team: Team) -> list[Task]:
+    environment = team.game.environment
+    tasks = []
+    for split in SPLITS:
+        size = environment.size(split)
+        tasks += [environment.task(split, index) for index in range(TASKS if size is None else min(size, TASKS))]
+    return tasks
