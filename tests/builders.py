@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -94,7 +95,7 @@ class Plain:
     """A transformers model as it is: own copy, eager attention, one row at a time, adapters folded in as W + s B A."""
 
     def __init__(self, model: Any) -> None:
-        self.model = type(model)(model.config)
+        self.model = type(model)(copy.deepcopy(model.config))  # a config remembers its attention
         # peft renames the layers it wraps; the frozen weights keep their order and shapes
         own = [name for name, _ in self.model.named_parameters()]
         frozen = [each for name, each in model.named_parameters() if "lora_" not in name]
@@ -131,9 +132,9 @@ class Plain:
 
     def folded(self, adapter: Mapping[str, Tensor] | None) -> Any:
         """A plain model with the adapter merged, for `generate`."""
-        copy = type(self.model)(self.model.config).eval()
-        copy.load_state_dict({name: each.detach() for name, each in self.weights(adapter).items()})
-        return copy
+        merged = type(self.model)(self.model.config).eval()
+        merged.load_state_dict({name: each.detach() for name, each in self.weights(adapter).items()})
+        return merged
 
 
 def config_of(*agents: str | Mapping[str, Any], environment: Any = None, **sections: Any) -> Config:

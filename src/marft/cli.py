@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Torch threads that spin while they wait make two processes on one machine ten times slower; read as torch loads
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not sys.warnoptions:  # what libraries tell each other's authors is of no use to who runs a command
-        for library in ("transformers", "peft"):
-            warnings.filterwarnings("ignore", category=FutureWarning, module=library)
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
+        warnings.filterwarnings("ignore", message="Adapter name .* should not be contained in the prefix")
     try:
         app(args=None if arguments is None else list(arguments), prog_name="marft")
     except MarftError as error:
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @app.callback(invoke_without_command=True)
 def about(version: Annotated[bool, typer.Option("--version", help="Show the version and exit")] = False) -> None:
+    """Options that need no command."""
     if version:
         from marft import __version__
 
@@ -192,7 +193,7 @@ def play(
         try:
             ask(team, line, console, number, greedy, turns)
         except MarftError as error:  # such as a question too long: the next one may fit
-            console.print(str(error), style="red", markup=False)
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
         number += 1
 
 
@@ -223,7 +224,7 @@ def export(
 def check(config: Config, overrides: Overrides = None) -> None:
     """Validate a config without training: agents, who reads whom, model, environment, and that prompts fit.
 
-    Prompts are measured on a few tasks of each split: with all other agents silent, and with all of them speaking as
+    Prompts are measured on a few tasks of each split: with everyone silent, and with everyone speaking as
     long as they may.
     """
     from rich.console import Console
@@ -246,7 +247,7 @@ def check(config: Config, overrides: Overrides = None) -> None:
             refuse = team.config.rollout.context_policy == "refuse"
             what = "the episode fails" if refuse else "the oldest messages are left out"
             console.print(
-                f"note: '{room.agent}' may not fit when all others speak at full length; then {what}", soft_wrap=True
+                f"note: '{room.agent}' may not fit when everyone speaks at full length; then {what}", soft_wrap=True
             )
     console.print("ok", style="bold green")
 

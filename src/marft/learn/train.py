@@ -92,6 +92,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     config = team.config
     training = Training.of(team)
     checkpoint.clean(run)
+    checkpoint.seed_rng(config.seed)  # nothing here draws from the global states, but a user's environment may
     first = load_training(run, training.team, training.optimisers) if resume else 0
     team.generator.load(version=first)
     reports: dict[str, Any] = {}

@@ -149,11 +149,11 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
         loss = loss - config.entropy * spread * per_decision
         if lesson.reference is not None and config.kl_in == "loss":
             distance = reference_kl(new, lesson.reference[chosen], tokens).sum()
-            sums["reference_kl"] += float(distance)
+            sums["reference_kl"] += float(distance.detach())
             loss = loss + config.kl_reference * distance * per_decision
         (loss / decisions).backward()  # type: ignore[no-untyped-call]
-        sums["loss"] += float(loss) / decisions
-        sums["entropy"] += float(spread)
+        sums["loss"] += float(loss.detach()) / decisions
+        sums["entropy"] += float(spread.detach())
         sums["kl"] += float(approx_kl(token_log_ratio(new.detach(), old, tokens), tokens))
     parameters = [each for group in learner.optimiser.param_groups for each in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)

@@ -186,6 +186,13 @@ def load_state(path: Path, device: str = "cpu") -> Any:
     return _decode(json.loads(metadata["structure"]), tensors)
 
 
+def seed_rng(seed: int) -> None:
+    """Start the global random states of torch, NumPy and Python from one seed."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def rng_state() -> dict[str, Any]:
     """The global random states of torch (CPU and every CUDA device), NumPy and Python, for `save_state`."""
     return {

@@ -133,8 +133,8 @@ def _contents(merge: bool, has_base: bool) -> str:
         )
     if has_base:
         return (
-            "A LoRA adapter in peft's format; the base model stands in `base/`, because it is on no hub in just this form. "
-            "`adapter_config.json` names that folder by its full path, which is what "
+            "A LoRA adapter in peft's format; the base model stands in `base/`, because it is on no hub in just "
+            "this form. `adapter_config.json` names that folder by its full path, which is what "
             "`AutoPeftModelForCausalLM.from_pretrained` follows; after moving this folder load it as below, or correct "
             "the path."
         )

@@ -97,6 +97,7 @@ class Voices:
         self._console = console
         self._chat = chat
         self._speaking: dict[str, list[int]] = {}
+        self.refresh: Callable[[], None] = lambda: None  # draws the panel anew, where there is one
 
     def token(self, speaker: str, token: int) -> None:
         """One more token of a message."""
@@ -105,6 +106,7 @@ class Voices:
     def finished(self, speaker: str, reply: Reply) -> None:
         """A message is complete: print it for good."""
         self._speaking.pop(speaker, None)
+        self.refresh()  # else the unfinished message would stand below the finished one for a moment
         cut = "" if reply.stop == "stop" else f" (cut off at {len(reply.token_ids)} tokens)"
         self._console.print(self._message(speaker, self._chat.decode(reply.token_ids), cut), soft_wrap=True)
 
@@ -128,7 +130,8 @@ def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bo
     stage = replace(team.stage, game=game, generator=Overheard(team.generator, voices.token, voices.finished))
     plan = Plan(Task("question", question), 0, (QUESTION_SEED, team.config.seed, number, 0), 0, greedy)
     if console.is_terminal:
-        with Live(console=console, get_renderable=voices.panel, refresh_per_second=12, transient=True):
+        with Live(console=console, get_renderable=voices.panel, refresh_per_second=12, transient=True) as live:
+            voices.refresh = live.refresh
             (episode,) = asyncio.run(rollout(stage, [plan]))
     else:
         (episode,) = asyncio.run(rollout(stage, [plan]))

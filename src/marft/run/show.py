@@ -73,12 +73,14 @@ def report_tables(report: Mapping[str, Any]) -> RenderableType:
     rows.append(("failed episodes", str(sampled["failed"]), str(greedy["failed"])))
     head = f"{report['tasks']} held-out tasks, 95% intervals"
     parts = [_table((head, f"sampled, {report['samples']} each", "greedy"), rows)]
-    worths = [(name, _interval(each["swapped"]), f"{each['drop']:+.2f}") for name, each in report["influence"].items()]
+    worths = [
+        (name, _interval(each["swapped"]), f"{each['drop']:+.2f}") for name, each in report.get("influence", {}).items()
+    ]
     if worths:
         parts.append(_table(("influence of", "success, its messages swapped", "drop"), worths))
     words = [
         (name, f"{each['kl']:.4f}", f"{each['perplexity']:.2f}", f"{each['base_perplexity']:.2f}")
-        for name, each in report["retention"].items()
+        for name, each in report.get("retention", {}).items()
     ]
     if words:
         parts.append(_table(("language of", "KL from base per token", "perplexity", "base"), words))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.stats import chisquare
 from marft.config import SamplingConfig
 from marft.generate.base import Request
 from marft.generate.torch_engine import TorchEngine
+from marft.models.chat import Chat
 from marft.types import MarftError
 
 ADAPTERS = ("one", "two", None)
@@ -44,8 +46,11 @@ def tensors(policy, adapter):
 
 
 @pytest.mark.parametrize("slots", [1, 3, 16])
-def test_greedy_equals_transformers_generate(world, slots):
-    policy, plain = world
+def test_greedy_equals_transformers_generate(slots):
+    base = tiny_base()
+    stops = (3, 9, 12)  # several tokens may end a turn, and a random model seldom says the real one
+    policy = policy_of(replace(base, chat=Chat(base.chat.tokenizer, stops)), "one", "two")
+    plain = Plain(base.model)
     requests = mixed(13, greedy=True)
     folded = {adapter: plain.folded(tensors(policy, adapter)) for adapter in ADAPTERS}
     ended = Counter()
@@ -55,7 +60,8 @@ def test_greedy_equals_transformers_generate(world, slots):
             attention_mask=torch.ones(1, len(each.prompt_ids), dtype=torch.long),
             do_sample=False,
             max_new_tokens=each.sampling.max_tokens,
-            eos_token_id=policy.base.chat.stop_ids[0],
+            eos_token_id=list(stops),
+            pad_token_id=1,
         )
         assert list(reply.token_ids) == theirs[0, len(each.prompt_ids) :].tolist()
         ended[reply.stop] += 1
@@ -160,8 +166,9 @@ def test_the_stop_token_is_part_of_the_reply_and_ends_it(world):
 
 def endless(policy, name="one"):
     """A prompt and seed whose reply does not stop for 60 tokens."""
-    seeds = range(400)
-    replies = ask(TorchEngine(policy), [request([8], name, seed=seed, max_tokens=60, temperature=0.05) for seed in seeds])
+    seeds = range(20)
+    asked = [request([8], name, seed=seed, max_tokens=60, temperature=0.05) for seed in seeds]
+    replies = ask(TorchEngine(policy), asked)
     return next(seed for seed, reply in zip(seeds, replies, strict=True) if len(reply.token_ids) == 60)
 
 
@@ -240,7 +247,10 @@ def test_an_error_reaches_everyone_who_waits_and_the_engine_goes_on(world, call)
 
     fail_at(policy, call)
     outcomes = asyncio.run(play())
-    assert {type(each) for each in outcomes} == {RuntimeError}
+    failed = [isinstance(each, RuntimeError) for each in outcomes]
+    assert failed == [True] * len(failed) if call < 5 else any(failed)
+    # What was finished before is as it should be
+    assert all(bad or each == right for bad, each, right in zip(failed, outcomes, expected, strict=True))
     assert ask(engine, requests) == expected
     engine.load(1)
 

@@ -1,0 +1,98 @@
+"""k + m iterations equal k, resume, m: bit for bit on the CPU, and in the record."""
+
+import pytest
+
+HARD = {
+    "MARFT-A": {"level": "action", "order": "random", "minibatches": 2, "epochs": 2, "carry": "happo", "lr_warmup": 3},
+    "MARFT-T": {"level": "token", "order": "random", "minibatches": 2, "epochs": 2, "weight_decay": 0.01},
+}
+
+
+@pytest.mark.parametrize("learner", HARD)
+def test_two_iterations_resume_and_two_more_equal_four(marft, config, tmp_path, rows, state, learner):
+    path = config(update={"lr": 0.003, **HARD[learner]}, critic={"minibatches": 2, "epochs": 2})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert marft("train", path, "--run", whole).code == 0
+    assert marft("train", path, "iterations=2", "--run", parts).code == 0
+    assert state(parts) != state(whole)
+    result = marft("train", path, "--run", parts, "--resume", "iterations=4")
+    assert result.code == 0, result.err
+    assert result.out.count("iter ") == 2  # the first two were not played again
+    there = state(whole)
+    assert {"critic_head.safetensors", "rng", "optimiser-critic", "optimiser-scout", "optimiser-speaker"} < set(there)
+    assert {f"adapters/{name}/adapter_model.safetensors" for name in ("scout", "speaker", "critic")} < set(there)
+    assert state(parts) == there
+    assert rows(parts) == rows(whole)
+    assert [row["iteration"] for row in rows(parts)] == [0, 1, 2, 3]
+    final = "evaluations/000004.json"
+    assert (parts / final).read_text() == (whole / final).read_text()
+    assert (parts / "config.yaml").read_text() == (whole / "config.yaml").read_text()
+
+
+def test_without_a_critic_and_with_group_credit(marft, config, tmp_path, rows, state):
+    path = config(critic={"kind": "none"}, credit={"baseline": "group"}, evaluation={"tasks": 0})
+    assert marft("train", path, "--run", tmp_path / "whole").code == 0
+    assert marft("train", path, "iterations=3", "--run", tmp_path / "parts").code == 0
+    assert marft("train", "--run", tmp_path / "parts", "--resume", "iterations=4").code == 0
+    assert state(tmp_path / "parts") == state(tmp_path / "whole")
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+def test_a_complete_run_says_so_and_stays_as_it_is(marft, trained):
+    before = {each: each.read_bytes() for each in trained.rglob("*") if each.is_file()}
+    result = marft("train", trained.parent / "team.yaml", "--run", trained, "--resume")
+    assert result.code == 0, result.err
+    assert "All 4 iterations are done" in result.out
+    assert "iter " not in result.out
+    assert {each: each.read_bytes() for each in trained.rglob("*") if each.is_file()} == before
+
+
+class Died(BaseException):
+    """Stands for the end of the process."""
+
+
+def die(*_):
+    raise Died
+
+
+def test_death_between_a_row_and_its_checkpoint_loses_and_repeats_nothing(marft, config, tmp_path, rows, monkeypatch):
+    from marft.learn import train
+
+    save = train.save_training
+    monkeypatch.setattr(train, "save_training", lambda *given: die() if given[3] == 2 else save(*given))
+    with pytest.raises(Died):
+        marft("train", config(), "--run", tmp_path / "run")
+    assert [row["iteration"] for row in rows(tmp_path / "run")] == [0, 1]
+    monkeypatch.undo()
+    assert marft("train", "--run", tmp_path / "run", "--resume").code == 0
+    assert [row["iteration"] for row in rows(tmp_path / "run")] == [0, 1, 2, 3]
+
+
+def test_death_before_the_last_evaluation_is_made_up_for(marft, config, tmp_path, monkeypatch):
+    from marft.learn import train
+
+    run = tmp_path / "run"
+    evaluate = train.record_evaluation
+    monkeypatch.setattr(train, "record_evaluation", lambda *given: die() if given[2] == 4 else evaluate(*given))
+    with pytest.raises(Died):
+        marft("train", config(), "--run", run)
+    assert not (run / "evaluations" / "000004.json").exists()
+    monkeypatch.undo()
+    result = marft("train", "--run", run, "--resume")
+    assert result.code == 0, result.err
+    assert "After training" in result.out
+    assert (run / "evaluations" / "000004.json").exists()
+
+
+def test_death_before_the_first_checkpoint_starts_over(marft, config, tmp_path, rows, state, monkeypatch):
+    from marft.learn import train
+
+    path = config()
+    monkeypatch.setattr(train, "save_training", die)
+    with pytest.raises(Died):
+        marft("train", path, "--run", tmp_path / "run")
+    monkeypatch.undo()
+    assert marft("train", "--run", tmp_path / "run", "--resume").code == 0
+    assert marft("train", path, "--run", tmp_path / "whole").code == 0
+    assert state(tmp_path / "run") == state(tmp_path / "whole")
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
