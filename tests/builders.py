@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from torch.func import functional_call
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -24,7 +24,7 @@ from marft.models.chat import Chat
 from marft.models.policy import Policy
 from marft.models.tiny import build_tiny
 from marft.team import Team, build_team
-from marft.types import Task
+from marft.types import Action, Episode, Task
 
 LORA = LoraConfig(r=4, alpha=8.0)
 SCALING = 2.0  # alpha / r
@@ -43,23 +43,21 @@ def tiny_base(characters: str = LETTERS, hidden: int = 32, seed: int = 0, **sett
     return base_of(*build_tiny(seed, characters, hidden), **settings)
 
 
-def four_token_base(seed: int = 0) -> Base:
-    """A random Llama with the vocabulary `<unk>`, `<|end|>` (which also pads), `a`, `b`: every reply can be listed."""
-    words = {"<unk>": 0, "<|end|>": 1, "a": 2, "b": 3}
-    core = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+def three_token_base(seed: int = 0) -> Base:
+    """A random Llama that knows `<|end|>` (number 0, and what pads), `a` and `b`: all replies can be listed."""
+    core = Tokenizer(models.WordLevel({"<|end|>": 0, "a": 1, "b": 2}, unk_token="a"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    template = "{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}"
+    core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
-        unk_token="<unk>",
         eos_token="<|end|>",
         pad_token="<|end|>",
-        chat_template=template,
+        chat_template="{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}",
     )
     shape = LlamaConfig(
-        vocab_size=4, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=None, eos_token_id=1, pad_token_id=1,
-        initializer_range=0.5,
+        vocab_size=3, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=None, eos_token_id=0, pad_token_id=0,
+        initializer_range=0.4,
     )  # fmt: skip
     torch.manual_seed(seed)
     return base_of(LlamaForCausalLM(shape), tokenizer)
@@ -216,3 +214,20 @@ def ask(engine: Any, requests: Sequence[Request]) -> list[Reply]:
         return await asyncio.gather(*(engine.generate(each) for each in requests))
 
     return asyncio.run(together())
+
+
+def action(
+    name: str = "ann", prompt: Sequence[int] = (5, 6, 7), tokens: Sequence[int] = (8, 9), turn: int = 0, **settings: Any
+) -> Action:
+    """An action as it would have been played."""
+    defaults = {
+        "parents": (), "joint_ids": (1, 2), "logprobs": tuple(-0.1 * (i + 1) for i in range(len(tokens))),
+        "text": "two words", "stop": "stop", "policy_version": 0,
+    }  # fmt: skip
+    return Action(agent=name, turn=turn, prompt_ids=tuple(prompt), token_ids=tuple(tokens), **{**defaults, **settings})
+
+
+def episode(*actions: Action, group: str = "t", **settings: Any) -> Episode:
+    """A terminated episode of these actions."""
+    defaults = {"terminated": True, "truncated": False, "sample": 0, "task": Task(group, "?")}
+    return Episode(group=group, actions=actions, **{**defaults, **settings})

@@ -92,6 +92,9 @@ class TeamConfig(Section):
     agents: Annotated[list[AgentConfig], Field(min_length=1)]
     dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig = "chain"
     turns: Positive = Field(1, description="the horizon; an episode still running after it is truncated")
+    workflow: str | None = Field(
+        None, description="import path of an `async def team(task, agents)` that calls the agents itself, instead of D"
+    )
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> TeamConfig:
@@ -101,6 +104,8 @@ class TeamConfig(Section):
             raise ValueError(f"two agents are called '{repeated[0]}'; give each its own name")
         if "environment" in names or "critic" in names:
             raise ValueError("'environment' and 'critic' are reserved names; call the agent something else")
+        if self.workflow is not None and {"dependency", "turns"} & self.model_fields_set:
+            raise ValueError("workflow: a function that calls the agents itself needs no 'dependency' and no 'turns'")
         if "critic" in [agent.adapter for agent in self.agents]:
             raise ValueError("the adapter 'critic' is the critic's own; call the agents' something else")
         return self

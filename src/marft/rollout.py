@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from marft.environments.base import Outcome
 from marft.game.dependency import Graph
 from marft.game.flexmg import Agent, FlexMG
+from marft.game.workflow import Spoken, Voice, Workflow
 from marft.generate.base import Generator, Request
 from marft.models.chat import Chat, Exchange
 from marft.types import Action, Episode, Failure, MarftError, Task
@@ -91,6 +93,7 @@ class Table:
         self.actions: list[Action] = []
         self.events: list[tuple[str, str]] = []  # (speaker, text): the joint view grows out of these
         self.conversations: dict[str, list[Exchange]] = {name: [] for name in stage.game.names}
+        self.calls = Counter[str]()  # how often a workflow has called each agent
         self.metrics: dict[str, float] = {}
         self.speaking: list[str] = []  # who was asked and has not answered yet; nobody: the environment has its turn
 
@@ -100,6 +103,9 @@ class Table:
         # One seed per task: all samples of a group start from the same state
         seed = zlib.crc32(repr(self.plan.seed[:-1]).encode())
         state = self._world(lambda: environment.reset(self.plan.task, self.stage.game.names, seed))
+        if self.stage.game.workflow is not None:
+            outcome = await self._play_workflow(state, self.stage.game.workflow)
+            return self.episode(outcome.terminated, not outcome.terminated)
         for turn in range(self.stage.game.turns):
             graph = self._world(lambda turn=turn, state=state: self.stage.game.graph_at(state, turn))  # type: ignore[misc]
             outcome = await self._play_turn(state, turn, graph)
@@ -143,6 +149,40 @@ class Table:
         self._world(lambda: self._record(outcome, place, order))
         return outcome
 
+    async def _play_workflow(self, state: Any, workflow: Workflow) -> Outcome:
+        """Let the team's own function call the agents; then the last message of each goes to the world."""
+        asked = 0  # the number of calls so far fixes the place in the queue, whoever answers first
+
+        def voice(agent: Agent) -> Voice:
+            async def speak(*parts: str | Spoken) -> Spoken:
+                nonlocal asked
+                asked += 1
+                texts = [f"{each.agent}: {each.text}" if isinstance(each, Spoken) else each for each in parts]
+                parents = tuple(each.index for each in parts if isinstance(each, Spoken))
+                turn = self.calls[agent.name]
+                self.calls[agent.name] += 1
+                action = await self.say(agent, turn, "\n\n".join(texts), parents, asked, remember=False)
+                self.actions.append(replace(action, joint_ids=self._joint_view(agent.name)))
+                self.events.append((agent.name, action.text))
+                return Spoken(agent.name, action.text, len(self.actions) - 1)
+
+            return speak
+
+        voices = {agent.name: voice(agent) for agent in self.stage.game.agents}
+        try:
+            await workflow(self.plan.task, voices)
+        except (asyncio.CancelledError, PlayFailed):
+            raise
+        except Exception as error:  # the team's function is the user's own
+            raise PlayFailed("team", describe(error)) from error
+        if not self.actions:
+            raise PlayFailed("team", "the workflow let no agent speak")
+        place = {action.agent: index for index, action in enumerate(self.actions)}
+        order = tuple(sorted(place, key=place.__getitem__))
+        outcome = await self._step(state, {name: self.actions[place[name]].text for name in order})
+        self._world(lambda: self._record(outcome, place, order))
+        return outcome
+
     async def _act(
         self, name: str, turn: int, graph: Graph, observed: str, place: Mapping[str, int], spoken: Mapping[str, Action]
     ) -> Action:
@@ -156,10 +196,15 @@ class Table:
         heard = self._heard(agent, observed, [(each.agent, each.text) for each in messages])
         return await self.say(agent, turn, heard, tuple(seen + parents), place[name])
 
-    async def say(self, agent: Agent, turn: int, heard: str, parents: tuple[int, ...], position: int) -> Action:
-        """The agent's reply to `heard`, as an action without reward. Raises `PlayFailed` naming the agent."""
+    async def say(
+        self, agent: Agent, turn: int, heard: str, parents: tuple[int, ...], position: int, remember: bool = True
+    ) -> Action:
+        """The agent's reply to `heard`, as an action without reward; with `remember`, after its conversation so far.
+
+        Raises `PlayFailed` naming the agent.
+        """
         self.speaking.append(agent.name)
-        history = self.conversations[agent.name]
+        history = self.conversations[agent.name] if remember else []
         try:
             prompt, dropped = self._prompt(agent, [*history, Exchange(heard)])
             lines = self.plan.scripted.get(agent.name)

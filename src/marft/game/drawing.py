@@ -16,6 +16,11 @@ def draw(game: FlexMG) -> RenderableType:
     """The team for a terminal: one row of boxes per group that may act at once, each box naming whom it reads."""
     head = Text.assemble(("environment ", "dim"), (game.environment.name, "bold"), (f"   turns {game.turns}", "dim"))
     parts: list[RenderableType] = [Align.center(head)]
+    if game.workflow is not None:
+        boxes = [_box(agent, "reads: what the workflow hands it", "") for agent in game.agents]
+        return Group(
+            *parts, Align.center(Columns(boxes)), Align.center(Text("a workflow calls the agents", style="dim"))
+        )
     if not isinstance(game.dependency, Static):
         boxes = [_box(agent, "reads: changes during play", "") for agent in game.agents]
         return Group(*parts, Align.center(Columns(boxes)), Align.center(Text("D changes during play", style="dim")))

@@ -9,6 +9,7 @@ from marft.config import AgentConfig, Config, FunctionConfig, GraphConfig, Sampl
 from marft.environments import build_environment
 from marft.environments.base import Environment
 from marft.game.dependency import Dependency, Graph, Static, chain, graph, parallel
+from marft.game.workflow import Workflow
 from marft.imports import import_object
 from marft.types import MarftError
 
@@ -33,6 +34,7 @@ class Agent:
 class FlexMG:
     """A team in its world; an episode still running after `turns` turns is truncated.
 
+    A `workflow` takes the place of D and turns: it calls the agents itself, and the world then has its one step.
     Raises `MarftError` for two agents of one name, and for a fixed D that does not fit the team.
     """
 
@@ -40,6 +42,7 @@ class FlexMG:
     dependency: Dependency
     environment: Environment
     turns: int
+    workflow: Workflow | None = None
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
@@ -77,7 +80,9 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     """The game a config describes; raises `MarftError` naming `source` and the key."""
     agents = tuple(_build_agent(agent, config) for agent in config.team.agents)
     dependency = _build_dependency(config.team, source)
-    return FlexMG(agents, dependency, build_environment(config.environment, source), config.team.turns)
+    environment = build_environment(config.environment, source)
+    workflow = _import_function(config.team.workflow, f"{source}: team.workflow") if config.team.workflow else None
+    return FlexMG(agents, dependency, environment, config.team.turns, workflow)
 
 
 def _build_agent(agent: AgentConfig, config: Config) -> Agent:
@@ -103,16 +108,19 @@ def _build_dependency(team: TeamConfig, source: str) -> Dependency:
     return chain(names) if given == "chain" else parallel()
 
 
-def _import_dependency(given: FunctionConfig, names: tuple[str, ...], source: str) -> Dependency:
-    key = f"{source}: team.dependency.function"
+def _import_function(path: str, key: str, kind: str = "function") -> Any:
     try:
-        found = import_object(given.function, "dependency function")
+        found = import_object(path, kind)
     except MarftError as error:
         raise MarftError(f"{key}: {error}") from error.__cause__
     if not callable(found):
-        raise MarftError(
-            f"{key}: '{given.function}' is a {type(found).__name__}, not a function (state, turn) -> Graph"
-        )
+        raise MarftError(f"{key}: '{path}' is a {type(found).__name__}, not a {kind}")
+    return found
+
+
+def _import_dependency(given: FunctionConfig, names: tuple[str, ...], source: str) -> Dependency:
+    key = f"{source}: team.dependency.function"
+    found = _import_function(given.function, key, "dependency function")
     if isinstance(found, Static):
         _check(found, names, key)
     dependency: Dependency = found

@@ -20,9 +20,7 @@ class Scripted:
     `max_tokens` is cut there, as a sampled one would be. Log-probabilities are 0. `requests` keeps what was asked.
     """
 
-    def __init__(
-        self, chat: Chat, answers: Iterable[Answer] | Callable[[Request], Answer | Awaitable[Answer]]
-    ) -> None:
+    def __init__(self, chat: Chat, answers: Iterable[Answer] | Callable[[Request], Answer | Awaitable[Answer]]) -> None:
         self.requests: list[Request] = []
         self._chat = chat
         self._answers = answers if callable(answers) else iter(answers)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from marft.models.base import Base
 from marft.models.pack import Packed, pack
 from marft.types import MarftError
 
+Entropy = Literal["gradient", "value", "none"]
 HEAD_CHUNK = 1024  # positions projected to the vocabulary at a time: bounds memory at chunk x vocabulary floats
 
 
@@ -91,7 +92,7 @@ class Policy:
             yield self.base.backbone
 
     def _thaw(self) -> None:
-        """Undo what peft does at every switch: a graph that a frozen adapter is part of loses its gradient in silence."""
+        """Undo what peft does at every switch: a graph that holds a frozen adapter loses its gradient in silence."""
         for parameters in self._parameters.values():
             for parameter in parameters.values():
                 parameter.requires_grad_(True)
@@ -104,12 +105,13 @@ class Policy:
         return states
 
     def score(
-        self, packed: Packed, starts: Sequence[int], adapter: str | None, temperature: float, with_entropy: bool = True
+        self, packed: Packed, starts: Sequence[int], adapter: str | None, temperature: float, entropy: Entropy = "value"
     ) -> Scores:
         """Log-probabilities of every row's tokens from `starts[row]` on, at the sampling temperature.
 
         `starts` is indexed by the row numbers given to `pack`. Only positions that predict an action token go through
-        the vocabulary projection, each distinct one once.
+        the vocabulary projection, each distinct one once. `entropy` comes with its gradient, as a value, or not at all
+        (zeros).
         """
         froms, targets, lengths = [], [], []
         for row, path in zip(packed.rows, packed.paths, strict=True):
@@ -122,20 +124,27 @@ class Policy:
         states = self.hidden(packed, adapter)[torch.from_numpy(nodes).to(device)]
         tokens = packed.tokens[np.concatenate(targets)].to(device)
         where = torch.from_numpy(place).to(device)
-        logprobs, entropy = self._project(states, where, tokens, temperature, with_entropy)
-        return Scores(packed.rows, logprobs, entropy, tuple(lengths))
+        logprobs, spread = self._project(states, where, tokens, temperature, entropy)
+        return Scores(packed.rows, logprobs, spread, tuple(lengths))
 
     def _project(
-        self, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, with_entropy: bool
+        self, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, entropy: Entropy
     ) -> tuple[Tensor, Tensor]:
         """Project states [M, H] in chunks; returns log-probabilities and entropies of (where, token) pairs, flat."""
         logprobs = torch.zeros(len(tokens), device=states.device)
-        entropy = torch.zeros(len(tokens), device=states.device)
+        spreads = torch.zeros(len(tokens), device=states.device)
 
         def chunk(part: Tensor, inside: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            logs = torch.log_softmax(self.base.head(part).float() / temperature, dim=-1)
-            spread = -(logs.exp() * logs).sum(-1) if with_entropy else logs.new_zeros(len(logs))
-            return logs[inside, wanted], spread[inside]
+            logits = self.base.head(part).float()
+            if temperature != 1.0:
+                logits = logits / temperature
+            # log p = logit - logsumexp: never a whole [M, V] of log-probabilities, whose gradient would cost as much
+            total = logits.logsumexp(-1)
+            spread = torch.zeros_like(total)
+            if entropy != "none":
+                with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+                    spread = total - (torch.softmax(logits, -1) * logits).sum(-1)
+            return logits[inside, wanted] - total[inside], spread[inside]
 
         for start in range(0, len(states), HEAD_CHUNK):
             mine = ((where >= start) & (where < start + HEAD_CHUNK)).nonzero().squeeze(-1)
@@ -145,8 +154,8 @@ class Policy:
             else:
                 found, spread = chunk(*arguments)
             logprobs = logprobs.index_put((mine,), found)
-            entropy = entropy.index_put((mine,), spread)
-        return logprobs, entropy
+            spreads = spreads.index_put((mine,), spread)
+        return logprobs, spreads
 
     @torch.no_grad()
     def logprobs(
@@ -155,7 +164,7 @@ class Policy:
         """Per row the log-probabilities [A] of its tokens from `starts[row]` on, without gradients."""
         result: list[Tensor] = [torch.empty(0)] * len(rows)
         for packed in pack(rows, budget):
-            scores = self.score(packed, starts, adapter, temperature, with_entropy=False)
+            scores = self.score(packed, starts, adapter, temperature, entropy="none")
             parts = torch.split(scores.logprobs, list(scores.lengths))  # type: ignore[no-untyped-call]
             for row, part in zip(scores.rows, parts, strict=True):
                 result[row] = part

@@ -109,12 +109,12 @@ def influence(team: Team, play: Play, plans: Sequence[Plan], episodes: Sequence[
     heard = {
         episode.actions[parent].agent for episode in episodes for action in episode.actions for parent in action.parents
     }
-    as_played = sum(each.success for each in episodes if not each.error) / max(len(episodes), 1)
     result = {}
     for name in team.game.names:
         if name not in heard:
             continue
-        swapped = []
+        swapped: list[Plan] = []
+        original: list[Episode] = []  # the same episodes as they were played: the drop compares like with like
         for place, plan in enumerate(plans):
             donor = _other_task(episodes, place)
             lines = [action.text for action in donor.actions if action.agent == name] if donor else []
@@ -122,11 +122,15 @@ def influence(team: Team, play: Play, plans: Sequence[Plan], episodes: Sequence[
                 # A game that goes on longer than the donor's hears its last line again
                 lines += lines[-1:] * (team.game.turns - len(lines))
                 swapped.append(replace(plan, scripted={name: lines}))
+                original.append(episodes[place])
         if swapped:
             played = play(swapped, f"swapping {name}'s messages")
-            success = [0.0 if each.error else each.success for each in played]
-            interval = mean_interval(success, [each.task.id for each in played])
-            result[name] = {"swapped": interval.as_dict(), "drop": as_played - interval.mean}
+            tasks = [each.task.id for each in played]
+            after, before = (
+                mean_interval([0.0 if each.error else each.success for each in some], tasks)
+                for some in (played, original)
+            )
+            result[name] = {"swapped": after.as_dict(), "drop": before.mean - after.mean}
     return result
 
 
@@ -170,5 +174,5 @@ def perplexity(team: Team, adapter: str | None) -> float:
     """exp of the mean negative log-probability per token of the neutral text, from its second token on."""
     ids = team.base.chat.encode(NEUTRAL_TEXT)[: team.base.context]
     (packed,) = pack([ids], len(ids))
-    scores = team.policy.score(packed, [1], adapter, 1.0, with_entropy=False)
+    scores = team.policy.score(packed, [1], adapter, 1.0, entropy="none")
     return math.exp(-float(scores.logprobs.mean()))

@@ -1,26 +1,13 @@
 """Rows and masks come from what the sampler reported, never from the value of a token."""
 
 import torch
-from builders import Plain, policy_of, snapshot, tiny_base
+from builders import Plain, action, episode, policy_of, snapshot, tiny_base
 
 from marft.learn.collate import collate, pad, unpad
 from marft.learn.update import action_starts, batch_logprobs
-from marft.types import Action, Episode, Failure, Task
+from marft.types import Failure
 
 EOS = 3  # also what pads, in many models
-
-
-def action(name="ann", prompt=(5, 6, 7), tokens=(8, 9), turn=0, **settings):
-    defaults = {
-        "parents": (), "joint_ids": (1, 2), "logprobs": tuple(-0.1 * (i + 1) for i in range(len(tokens))),
-        "text": "two words", "stop": "stop", "policy_version": 0,
-    }  # fmt: skip
-    return Action(agent=name, turn=turn, prompt_ids=tuple(prompt), token_ids=tuple(tokens), **{**defaults, **settings})
-
-
-def episode(*actions, group="t", **settings):
-    defaults = {"terminated": True, "truncated": False, "sample": 0, "task": Task(group, "?")}
-    return Episode(group=group, actions=actions, **{**defaults, **settings})
 
 
 def batch_of(*episodes, level="action", agents=("ann", "bob")):

