@@ -43,21 +43,20 @@ def tiny_base(characters: str = LETTERS, hidden: int = 32, seed: int = 0, **sett
     return base_of(*build_tiny(seed, characters, hidden), **settings)
 
 
-def three_token_base(seed: int = 0) -> Base:
-    """A random Llama that knows `<|end|>` (number 0, and what pads), `a` and `b`: all replies can be listed."""
-    core = Tokenizer(models.WordLevel({"<|end|>": 0, "a": 1, "b": 2}, unk_token="a"))
+def letters_base(letters: str = "ab", hidden: int = 16, seed: int = 0, spread: float = 0.4) -> Base:
+    """A one-layer random Llama that knows letters and `<|end|>` (number 0: it pads, and stands for the unknown)."""
+    words = {word: number for number, word in enumerate(["<|end|>", *letters])}
+    core = Tokenizer(models.WordLevel(words, unk_token="<|end|>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     core.decoder = decoders.Fuse()
+    template = "{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}"
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token="<|end|>",
-        pad_token="<|end|>",
-        chat_template="{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}",
+        tokenizer_object=core, eos_token="<|end|>", pad_token="<|end|>", chat_template=template
     )
     shape = LlamaConfig(
-        vocab_size=3, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=None, eos_token_id=0, pad_token_id=0,
-        initializer_range=0.4,
+        vocab_size=len(words), hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=None, eos_token_id=0,
+        pad_token_id=0, initializer_range=spread,
     )  # fmt: skip
     torch.manual_seed(seed)
     return base_of(LlamaForCausalLM(shape), tokenizer)
@@ -122,7 +121,11 @@ class Plain:
         return functional_call(self.model, self.weights(adapter), kwargs=inputs).hidden_states[-1][0]
 
     def logprobs(
-        self, prompt: Sequence[int], reply: Sequence[int], adapter: Mapping[str, Tensor] | None = None, heat: float = 1.0
+        self,
+        prompt: Sequence[int],
+        reply: Sequence[int],
+        adapter: Mapping[str, Tensor] | None = None,
+        heat: float = 1.0,
     ) -> Tensor:
         """Of each token of the reply, [A]."""
         logits = self.logits([*prompt, *reply], adapter)[len(prompt) - 1 : -1] / heat

@@ -92,18 +92,28 @@ class TeamConfig(Section):
     agents: Annotated[list[AgentConfig], Field(min_length=1)]
     dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig = "chain"
     turns: Positive = Field(1, description="the horizon; an episode still running after it is truncated")
+    message: str = Field("{name}: {text}", description="how an agent reads another's words; must hold {text}")
     workflow: str | None = Field(
         None, description="import path of an `async def team(task, agents)` that calls the agents itself, instead of D"
     )
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> TeamConfig:
+    def _agents_agree(self) -> TeamConfig:
         names = [agent.name for agent in self.agents]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"two agents are called '{repeated[0]}'; give each its own name")
         if "environment" in names or "critic" in names:
             raise ValueError("'environment' and 'critic' are reserved names; call the agent something else")
+        if "{text}" not in self.message:
+            raise ValueError("message: must hold {text}, the place of what was said")
+        learnt = {agent.adapter_name: agent.name for agent in self.agents if agent.trainable}
+        for agent in self.agents:
+            if not agent.trainable and agent.adapter_name in learnt:
+                raise ValueError(
+                    f"agent '{agent.name}' is not trainable, but shares adapter '{agent.adapter_name}' with "
+                    f"'{learnt[agent.adapter_name]}', which is; give it an adapter of its own"
+                )
         if self.workflow is not None and {"dependency", "turns"} & self.model_fields_set:
             raise ValueError("workflow: a function that calls the agents itself needs no 'dependency' and no 'turns'")
         if "critic" in [agent.adapter for agent in self.agents]:

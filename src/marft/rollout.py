@@ -157,7 +157,7 @@ class Table:
             async def speak(*parts: str | Spoken) -> Spoken:
                 nonlocal asked
                 asked += 1
-                texts = [f"{each.agent}: {each.text}" if isinstance(each, Spoken) else each for each in parts]
+                texts = [self._quote(each.agent, each.text) if isinstance(each, Spoken) else each for each in parts]
                 parents = tuple(each.index for each in parts if isinstance(each, Spoken))
                 turn = self.calls[agent.name]
                 self.calls[agent.name] += 1
@@ -255,8 +255,12 @@ class Table:
         opening = agent.sees_task and not self.conversations[agent.name]
         parts = [self.plan.task.prompt] if opening else []
         parts += [observed] if observed else []
-        parts += [f"{who}: {text}" for who, text in messages]
+        parts += [self._quote(who, text) for who, text in messages]
         return "\n\n".join(parts)
+
+    def _quote(self, name: str, text: str) -> str:
+        """Another agent's message, as its reader sees it."""
+        return self.stage.game.message.replace("{name}", name).replace("{text}", text)
 
     def _prompt(self, agent: Agent, exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], int]:
         """The prompt ids, and how many tokens were left out to make the reply fit the context."""

@@ -4,8 +4,8 @@ import asyncio
 import math
 
 import pytest
-from builders import World, agent, policy_of, tiny_base
 
+from builders import World, agent, policy_of, tiny_base
 from marft.environments.base import Outcome
 from marft.game.dependency import Graph, chain, graph, parallel
 from marft.game.flexmg import FlexMG
@@ -264,8 +264,8 @@ def test_a_failure_of_one_of_several_at_once_stops_the_others():
         finally:
             stopped.append(request.adapter)
 
-    episode = run(stage(agents_called("ann", "bob"), parallel(), answers=answer))
-    assert episode.error.who == "ann"
+    episode = run(stage(agents_called("ann", "bob"), parallel(), answers=answer, deadline=3))
+    assert (episode.error.who, "ValueError: no" in episode.error.reason) == ("ann", True)
     assert stopped == ["bob"]
 
 
@@ -346,7 +346,9 @@ def long_game(policy, room):
     """Three turns; each prompt grows by about 20 tokens."""
     team = [agent("ann", profile="P", max_tokens=8)]
     world = World(observe=lambda said, name: f"now {len(said)}", turns=3)
-    return stage(team, parallel(), world, lambda asked: f"reply{asked.seed[-1]}", 3, context=room, context_policy=policy)
+    return stage(
+        team, parallel(), world, lambda asked: f"reply{asked.seed[-1]}", 3, context=room, context_policy=policy
+    )
 
 
 def test_truncated_history_keeps_the_profile_and_the_latest_and_is_counted():

@@ -34,7 +34,8 @@ class Agent:
 class FlexMG:
     """A team in its world; an episode still running after `turns` turns is truncated.
 
-    A `workflow` takes the place of D and turns: it calls the agents itself, and the world then has its one step.
+    `message` is how a reader sees another agent's words. A `workflow` takes the place of D and turns: it calls the
+    agents itself, and the world then has its one step.
     Raises `MarftError` for two agents of one name, and for a fixed D that does not fit the team.
     """
 
@@ -43,6 +44,7 @@ class FlexMG:
     environment: Environment
     turns: int
     workflow: Workflow | None = None
+    message: str = "{name}: {text}"
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
@@ -82,7 +84,7 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     dependency = _build_dependency(config.team, source)
     environment = build_environment(config.environment, source)
     workflow = _import_function(config.team.workflow, f"{source}: team.workflow") if config.team.workflow else None
-    return FlexMG(agents, dependency, environment, config.team.turns, workflow)
+    return FlexMG(agents, dependency, environment, config.team.turns, workflow, config.team.message)
 
 
 def _build_agent(agent: AgentConfig, config: Config) -> Agent:

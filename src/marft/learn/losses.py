@@ -18,13 +18,19 @@ from torch import Tensor
 LOG_RATIO_LIMIT = 20.0
 
 
-def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+def token_logprobs(
+    logits: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0, rows: Tensor | None = None
+) -> Tensor:
     """Log-probability of each of `tokens` [...] under softmax(logits / T), `logits` [..., V], in float32 or better.
 
     `temperature` is one number or one per token (broadcast to [...]): the same T must be used to draw and to score.
+    With `rows` [K], token k [K] is scored under row `rows[k]` of `logits` [M, V]; each row is normalised once.
     """
     scaled = _scale(logits, temperature)
-    return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
+    total = scaled.logsumexp(-1)  # never a whole [..., V] of log-probabilities, whose gradient would cost as much again
+    if rows is not None:
+        return scaled[rows, tokens] - total[rows]
+    return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - total
 
 
 def entropy(logits: Tensor, mask: Tensor | None = None, temperature: float | Tensor = 1.0, chunk: int = 1024) -> Tensor:
@@ -172,8 +178,10 @@ def _precise(tensor: Tensor) -> torch.dtype:
 
 def _scale(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """logits / T in float32 or better; bfloat16 has too few digits for a ratio that must start at 1."""
-    heat = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) and temperature.dim() else temperature
-    return logits.to(_precise(logits)) / heat
+    precise = logits.to(_precise(logits))
+    if isinstance(temperature, Tensor):
+        return precise / (temperature.unsqueeze(-1) if temperature.dim() else temperature)
+    return precise if temperature == 1.0 else precise / temperature  # a division by 1 still costs a copy of [..., V]
 
 
 def _entropy(logits: Tensor, temperature: Tensor) -> Tensor:

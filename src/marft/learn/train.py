@@ -24,6 +24,7 @@ from marft.learn.update import (
     Lesson,
     Stats,
     batch_logprobs,
+    batch_scores,
     critic_values,
     select,
     update_agent,
@@ -220,7 +221,9 @@ def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
     update = team.config.update
     temperature = torch.tensor([team.game.agents[agent].sampling.temperature for agent in batch.agent.tolist()])
     adapters = [team.game.agents[agent].adapter for agent in batch.agent.tolist()]
-    old = batch_logprobs(team.policy, batch, adapters, temperature, update.micro_tokens)
+    old, entropy = batch_scores(team.policy, batch, adapters, temperature, update.micro_tokens)
+    tokens = {name: batch.action_mask & (batch.agent == i)[:, None] for i, name in enumerate(team.game.names)}
+    stats["entropy"] = {name: float(entropy[mine].mean()) for name, mine in tokens.items() if bool(mine.any())}
     gap = sampler_gap(old, batch.logprobs, batch.action_mask)
     stats["sampler_gap"] = gap
     reference = None

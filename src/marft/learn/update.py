@@ -55,14 +55,28 @@ def batch_logprobs(
     policy: Policy, batch: Batch, adapters: Sequence[str | None], temperature: Tensor, budget: int
 ) -> Tensor:
     """The learner's log-probabilities [N, S] of all actions, row i under `adapters[i]`; zero off the action mask."""
-    result = torch.zeros(batch.tokens.shape)
+    return batch_scores(policy, batch, adapters, temperature, budget, "none")[0]
+
+
+def batch_scores(
+    policy: Policy,
+    batch: Batch,
+    adapters: Sequence[str | None],
+    temperature: Tensor,
+    budget: int,
+    entropy: Entropy = "value",
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of all actions' tokens, both [N, S] and zero off the action mask."""
+    logprobs, spread = torch.zeros(batch.tokens.shape), torch.zeros(batch.tokens.shape)
     rows, starts = unpad(batch.tokens, batch.attention_mask), action_starts(batch)
     for adapter, heat in dict.fromkeys(zip(adapters, temperature.tolist(), strict=True)):
         mine = [row for row in range(batch.rows) if adapters[row] == adapter and float(temperature[row]) == heat]
-        parts = policy.logprobs([rows[row] for row in mine], [starts[row] for row in mine], adapter, heat, budget)
-        for row, part in zip(mine, parts, strict=True):
-            result[row, starts[row] : starts[row] + len(part)] = part.cpu()
-    return result
+        ids, begins = [rows[row] for row in mine], [starts[row] for row in mine]
+        pairs = policy.measure(ids, begins, adapter, heat, budget, entropy)
+        for row, (logprob, uncertain) in zip(mine, pairs, strict=True):
+            logprobs[row, starts[row] : starts[row] + len(logprob)] = logprob.cpu()
+            spread[row, starts[row] : starts[row] + len(logprob)] = uncertain.cpu()
+    return logprobs, spread
 
 
 def action_starts(batch: Batch) -> list[int]:
@@ -129,13 +143,19 @@ def select(batch: Batch, rows: Tensor) -> Batch:
 
 
 def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
-    """One optimiser step on a minibatch, its gradient accumulated pack by pack."""
+    """One optimiser step on a minibatch, its gradient accumulated pack by pack.
+
+    Rows that cannot change the gradient are not computed, but count in every mean as they should. When none can, no
+    gradient exists and the optimiser leaves everything where it is.
+    """
     learner.optimiser.zero_grad(set_to_none=True)
     batch = select(lesson.batch, rows)
     decisions = float(decision_mask(batch, config).sum())
     # Entropy and KL are means per token, which at action level (where decisions are actions) weigh as one each
     per_decision = decisions / float(batch.action_mask.sum())
-    sums: Stats = {"loss": 0.0, "entropy": 0.0, "kl": 0.0, "reference_kl": 0.0}
+    rows = rows[_teaching(lesson, rows, config)]
+    batch = select(lesson.batch, rows)
+    sums: Stats = {"loss": 0.0, "kl": 0.0, "reference_kl": 0.0}
     for here, new, entropy in _packs_with_gradient(learner, lesson, batch, rows, config):
         mine = select(batch, here)
         chosen = rows[here]
@@ -157,14 +177,20 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
             loss = loss + config.kl_reference * distance * per_decision
         (loss / decisions).backward()  # type: ignore[no-untyped-call]
         sums["loss"] += float(loss.detach()) / decisions
-        sums["entropy"] += float(spread.detach())
         sums["kl"] += float(approx_kl(token_log_ratio(new.detach(), old, tokens), tokens))
     parameters = [each for group in learner.optimiser.param_groups for each in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)
     learner.optimiser.step()
-    tokens_seen = float(batch.action_mask.sum())
-    per_token = {name: sums[name] / tokens_seen for name in ("entropy", "kl", "reference_kl")}
+    tokens_seen = max(float(batch.action_mask.sum()), 1.0)
+    per_token = {name: sums[name] / tokens_seen for name in ("kl", "reference_kl")}
     return {"loss": sums["loss"], "grad_norm": float(norm), **per_token}
+
+
+def _teaching(lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
+    """Which of `rows` have a gradient: with neither entropy bonus nor KL, those whose advantage is not exactly 0."""
+    if config.entropy > 0 or (lesson.reference is not None and config.kl_in == "loss"):
+        return torch.ones(len(rows), dtype=torch.bool)
+    return (lesson.credit.advantages[rows] != 0).any(dim=1)
 
 
 def _advantages(lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
@@ -185,7 +211,7 @@ def _packs_with_gradient(
         places = [place for place, row in enumerate(rows.tolist()) if float(lesson.temperature[row]) == heat]
         begins = [starts[place] for place in places]
         for packed in pack([ids[place] for place in places], config.micro_tokens):
-            entropy: Entropy = "gradient" if config.entropy > 0 else "value"
+            entropy: Entropy = "gradient" if config.entropy > 0 else "none"
             scores = learner.policy.score(packed, begins, learner.adapter, heat, entropy)
             here = torch.tensor([places[row] for row in scores.rows])
             mask = batch.action_mask[here]

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from marft.config import LoraConfig
+from marft.learn.losses import entropy as token_entropy
+from marft.learn.losses import token_logprobs
 from marft.models.base import Base
 from marft.models.pack import Packed, pack
 from marft.types import MarftError
@@ -135,16 +137,12 @@ class Policy:
         spreads = torch.zeros(len(tokens), device=states.device)
 
         def chunk(part: Tensor, inside: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            logits = self.base.head(part).float()
-            if temperature != 1.0:
-                logits = logits / temperature
-            # log p = logit - logsumexp: never a whole [M, V] of log-probabilities, whose gradient would cost as much
-            total = logits.logsumexp(-1)
-            spread = torch.zeros_like(total)
-            if entropy != "none":
-                with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
-                    spread = total - (torch.softmax(logits, -1) * logits).sum(-1)
-            return logits[inside, wanted] - total[inside], spread[inside]
+            logits = self.base.head(part)
+            found = token_logprobs(logits, wanted, temperature, inside)
+            if entropy == "none":
+                return found, torch.zeros_like(found)
+            with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+                return found, token_entropy(logits, temperature=temperature)[inside]
 
         for start in range(0, len(states), HEAD_CHUNK):
             mine = ((where >= start) & (where < start + HEAD_CHUNK)).nonzero().squeeze(-1)
@@ -162,12 +160,26 @@ class Policy:
         self, rows: Sequence[Sequence[int]], starts: Sequence[int], adapter: str | None, temperature: float, budget: int
     ) -> list[Tensor]:
         """Per row the log-probabilities [A] of its tokens from `starts[row]` on, without gradients."""
-        result: list[Tensor] = [torch.empty(0)] * len(rows)
+        return [logprobs for logprobs, _ in self.measure(rows, starts, adapter, temperature, budget, "none")]
+
+    @torch.no_grad()
+    def measure(
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        adapter: str | None,
+        temperature: float,
+        budget: int,
+        entropy: Entropy = "value",
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Per row log-probabilities and entropies, both [A], of its tokens from `starts[row]` on, without gradients."""
+        result: list[tuple[Tensor, Tensor]] = [(torch.empty(0), torch.empty(0))] * len(rows)
         for packed in pack(rows, budget):
-            scores = self.score(packed, starts, adapter, temperature, entropy="none")
-            parts = torch.split(scores.logprobs, list(scores.lengths))  # type: ignore[no-untyped-call]
-            for row, part in zip(scores.rows, parts, strict=True):
-                result[row] = part
+            scores = self.score(packed, starts, adapter, temperature, entropy)
+            lengths = list(scores.lengths)
+            pairs = zip(torch.split(scores.logprobs, lengths), torch.split(scores.entropy, lengths), strict=True)
+            for row, pair in zip(scores.rows, pairs, strict=True):
+                result[row] = pair
         return result
 
 

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from builders import ask, request, tiny_base
 
+from builders import ask, request, tiny_base
 from marft.generate.base import Usage
 from marft.generate.scripted import Scripted
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders import Plain, ask, policy_of, request, snapshot, stirred, tiny_base
 from scipy.stats import chisquare
 
+from builders import Plain, ask, policy_of, request, snapshot, stirred, tiny_base
 from marft.config import SamplingConfig
 from marft.generate.base import Request
 from marft.generate.torch_engine import TorchEngine

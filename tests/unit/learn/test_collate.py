@@ -1,8 +1,8 @@
 """Rows and masks come from what the sampler reported, never from the value of a token."""
 
 import torch
-from builders import Plain, action, episode, policy_of, snapshot, tiny_base
 
+from builders import Plain, action, episode, policy_of, snapshot, tiny_base
 from marft.learn.collate import collate, pad, unpad
 from marft.learn.update import action_starts, batch_logprobs
 from marft.types import Failure

@@ -12,8 +12,8 @@ from zlib import crc32
 
 import pytest
 import torch
-from builders import Plain, World, agent, config_of, snapshot, stirred, three_token_base
 
+from builders import Plain, World, agent, config_of, letters_base, snapshot, stirred
 from marft.game.dependency import chain, parallel
 from marft.game.flexmg import FlexMG
 from marft.generate.scripted import Scripted
@@ -77,12 +77,14 @@ class Game:
 
     def __init__(self, kind, level, adapters, stir_critic):
         dependency, longest, world, turns = GAMES[kind]
-        base = three_token_base(seed=1)
+        base = letters_base(seed=1)
         agents = tuple(
             agent(name, adapter=adapter, max_tokens=tokens)
             for name, adapter, tokens in zip(("ann", "bob"), adapters, longest, strict=True)
         )
-        config = config_of("ann", "bob", credit=EXACT, update={"level": level, "max_grad_norm": 1e9, "micro_tokens": 300})
+        config = config_of(
+            "ann", "bob", credit=EXACT, update={"level": level, "max_grad_norm": 1e9, "micro_tokens": 300}
+        )
         policy = Policy(base, config.lora, [*dict.fromkeys(adapters), "critic"])
         stirred(policy, seed=1)
         critic = Critic(policy)
@@ -127,7 +129,8 @@ class Game:
         expected = (chances * torch.tensor([each.reward for each in self.episodes])).sum()
         expected.backward()
         return chances.detach(), {
-            name: torch.cat([each.grad.flatten() for each in leaves[name].values()]) for name in set(adapter_of.values())
+            name: torch.cat([each.grad.flatten() for each in leaves[name].values()])
+            for name in set(adapter_of.values())
         }
 
     def ours(self, chances):

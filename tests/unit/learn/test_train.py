@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import World, action, episode, same, snapshot, stirred, team_of
 
+from builders import World, action, config_of, episode, same, snapshot, stirred, team_of
 from marft.learn.collate import collate
 from marft.learn.train import (
     Clock,
@@ -133,9 +133,9 @@ def test_nothing_left_to_train_on_is_no_crash():
 
 def batch_of(team, level="action"):
     played = [
-        episode(action("ann", (4, 5), (8, 9, 3), joint_ids=(4,)), action("bob", (4, 6), (9,), joint_ids=(5,), reward=1.0)),
-        episode(action("ann", (4, 5), (10,), joint_ids=(4,)), action("bob", (4, 7), (9, 8), joint_ids=(6,), reward=0.5)),
-    ]  # fmt: skip
+        episode(action("ann", (4, 5), (8, 9, 3)), action("bob", (4, 6), (9,), reward=1.0)),
+        episode(action("ann", (4, 5), (10,)), action("bob", (4, 7), (9, 8), reward=0.5)),
+    ]
     return collate(played, team.game.names, level).batch
 
 
@@ -320,3 +320,9 @@ def test_the_loop_leaves_no_task_behind():
         return [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
 
     assert asyncio.run(left()) == []
+
+
+@pytest.mark.parametrize("name", ["critic", "../x", "a.b", ""])
+def test_no_agent_may_act_with_the_critics_adapter_or_a_name_that_is_no_folder(name):
+    with pytest.raises(MarftError, match="adapter"):
+        config_of({"name": "ann", "adapter": name})

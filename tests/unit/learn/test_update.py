@@ -1,4 +1,4 @@
-"""One update of one adapter, or of the critic: what moves, by how much, and that packs are only a way to save memory."""
+"""One update of an adapter, or of the critic: what moves, by how much, and that packs only save memory."""
 
 import math
 from dataclasses import replace
@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders import Plain, action, episode, policy_of, same, snapshot, tiny_base
 from torch.nn.functional import rms_norm
 
+from builders import Plain, action, episode, policy_of, same, snapshot, tiny_base
 from marft.config import CriticConfig, UpdateConfig
 from marft.learn.collate import collate, unpad
 from marft.learn.update import (
@@ -48,7 +48,7 @@ class Small:
                     action("bob", (4, 7, *ids(4)), ids(7), joint_ids=(4, 6, 8, *ids(6))),
                     terminated=not cut,
                     truncated=cut,
-                    final_joint_ids=(4, 6, 8, *ids(5)) if cut else (),
+                    final_joint_ids=(4, 6, 8, *ids(5)),
                 )
             )
         self.batch = collate(played, AGENTS, level).batch
@@ -84,7 +84,9 @@ class Small:
         learner = Learner(self.policy, name, torch.optim.SGD(parameters, 1e-12))
         rows = self.rows(name) if rows is None else rows
         stats = update_agent(learner, lesson or self.lesson, rows, self.config(**settings), seed=0)
-        return torch.cat([each.grad.flatten() for each in parameters]), stats
+        return torch.cat(
+            [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
+        ), stats
 
     def flat(self, lesson=None, **changes):
         """The lesson with no advantage anywhere."""
@@ -185,7 +187,6 @@ def test_the_loss_is_what_the_formula_says(level):
     loss = surrogate / decisions - weight * spread / tokens + beta * distance / tokens
     loss.backward()
     assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert stats["entropy"] == pytest.approx(spread.item() / tokens, rel=1e-5)
     assert stats["reference_kl"] == pytest.approx(distance.item() / tokens, rel=1e-5)
     assert close(ours, torch.cat([each.grad.flatten() for each in leaves.values()]), 1e-5)
     assert stats["grad_norm"] == pytest.approx(float(torch.linalg.norm(ours)), rel=1e-5)
@@ -221,8 +222,7 @@ def test_the_entropy_bonus_makes_replies_less_certain():
     small = Small()
     learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.05))
     before, after = (update_agent(learner, small.flat(), small.rows(), small.config(entropy=1.0), 0) for _ in range(2))
-    assert after["entropy"] > before["entropy"] + 1e-3
-    assert before["loss"] == pytest.approx(-before["entropy"], rel=1e-5)
+    assert after["loss"] < before["loss"] - 1e-3  # with all advantages 0, the loss is minus the mean entropy
 
 
 def test_the_reference_kl_pulls_towards_the_base():
@@ -377,14 +377,17 @@ def test_at_action_level_the_value_is_that_of_the_joint_view(budget):
     for number, view in enumerate(unpad(world.batch.final_joint, world.batch.final_joint_mask)):
         ended = bool(world.batch.terminated[number])
         assert float(final[number]) == (0 if ended else pytest.approx(world.by_hand(view), abs=1e-5))
-        assert bool(view) != ended
+        assert view
 
 
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_at_token_level_a_value_is_that_of_the_state_before_its_token(budget):
     world = Valued("token")
     values, _ = critic_values(world.critic, world.batch, budget)
-    views, rows = unpad(world.batch.joint, world.batch.joint_mask), unpad(world.batch.tokens, world.batch.attention_mask)
+    views, rows = (
+        unpad(world.batch.joint, world.batch.joint_mask),
+        unpad(world.batch.tokens, world.batch.attention_mask),
+    )
     for row in range(world.batch.rows):
         for place in world.batch.action_mask[row].nonzero().squeeze(1).tolist():
             start = int(world.batch.action_mask[row].int().argmax())

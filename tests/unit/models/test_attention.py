@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import LETTERS, tiny_base
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
+from builders import LETTERS, tiny_base
 from marft.models.attention import additive, attend
 from marft.models.tiny import build_tiny
 

@@ -1,10 +1,12 @@
 """Prompts are made of the ids that were sampled; the critic's views grow out of each other."""
 
+from itertools import pairwise
+
 import pytest
-from builders import tiny_base
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from builders import tiny_base
 from marft.models.chat import Chat, Exchange
 from marft.models.tiny import PRINTABLE, WORDS, build_tokenizer
 from marft.types import MarftError
@@ -94,7 +96,7 @@ def test_a_later_joint_view_starts_with_the_earlier_one():
     said = [("planner", "first 2+2"), ("environment to solver", "no"), ("solver", "")]
     speakers = ["planner", "environment to solver", "solver"]
     views = [chat.joint_view("task", said[:count], speakers[count]) for count in range(3)]
-    for earlier, later in zip(views, views[1:], strict=False):
+    for earlier, later in pairwise(views):
         assert later[: len(earlier)] == earlier
         assert len(later) > len(earlier)
     assert chat.show(views[1]) == "task\nplanner: first 2+2\nenvironment to solver:"

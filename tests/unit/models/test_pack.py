@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from builders import Plain, policy_of, snapshot, tiny_base
 
+from builders import Plain, policy_of, snapshot, tiny_base
 from marft.models.pack import pack
 
 A, B, C, D, E = 8, 9, 10, 11, 12
@@ -72,7 +72,7 @@ def test_random_rows_keep_their_own_tokens_and_see_only_themselves():
 
 @pytest.mark.parametrize("budget", [6, 1000])
 def test_packed_gradient_equals_the_plain_one(world, budget):
-    base, policy, plain = world
+    _, policy, plain = world
     weight = [1.0, -0.5, 2.0, 0.3, 0.0, -1.2]
     rows = [row for row in ROWS if len(row) > 1]
     policy.peft.zero_grad()

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from builders import LORA, Plain, policy_of, same, snapshot, tiny_base
 from torch import nn
 
+from builders import LORA, Plain, policy_of, same, snapshot, tiny_base
 from marft.config import LoraConfig
 from marft.models import policy as module
 from marft.models.pack import pack
@@ -44,7 +44,9 @@ def test_an_adapter_owns_all_and_only_its_lora_tensors(world):
         assert set(policy.parameters(adapter)) == set(policy.parameters("one"))
 
 
-@pytest.mark.parametrize("names", [("0", "1"), ("mlp", "self_attn"), ("model", "lora_A"), ("ab", "aab"), ("weight", "B")])
+@pytest.mark.parametrize(
+    "names", [("0", "1"), ("mlp", "self_attn"), ("model", "lora_A"), ("ab", "aab"), ("weight", "B")]
+)
 def test_agents_may_be_called_like_parts_of_the_model(names):
     policy = Policy(tiny_base(), LORA, names)
     for name in names:
@@ -281,4 +283,3 @@ def test_only_positions_before_an_action_token_are_projected(world):
     handle.remove()
     # Two predict from the same token 11, then one each; the last row's one
     assert sum(projected) == 1 + 2 + 1
-

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import Plain, World, action, episode, snapshot, stirred, team_of, tiny_base
 
+from builders import Plain, World, action, episode, snapshot, stirred, team_of, tiny_base
 from marft.generate.scripted import Scripted
 from marft.models.tiny import PRINTABLE
 from marft.rollout import rollout

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from builders import LETTERS, World, same, snapshot, stirred, team_of, tiny_base
 from peft import PeftModel
 
+from builders import LETTERS, World, same, snapshot, stirred, team_of, tiny_base
 from marft.learn.train import Clock, Training, iterate
 from marft.models.tiny import build_tiny
 from marft.run import checkpoint
