@@ -31,8 +31,10 @@ class ModelConfig(Section):
     """The frozen base model every agent shares."""
 
     name: str = Field("smollm2-135m-instruct", description="a name from `marft models`, a local folder, or a hub id")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="dtype of the frozen base; `auto`: bfloat16 on CUDA, float32 on the CPU"
+    dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
+        "auto",
+        description="dtype of the frozen base. auto: bfloat16 on CUDA, float32 on the CPU (exact and reproducible); "
+        "native: bfloat16 wherever the processor multiplies faster in it",
     )
     context: Positive | None = Field(None, description="longest prompt + reply in tokens; default: the model's own")
     seed: NonNegative = Field(0, description="seed of a built-in random model's weights")
