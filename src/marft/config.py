@@ -116,7 +116,7 @@ class TeamConfig(Section):
                     f"agent '{agent.name}' is not trainable, but shares adapter '{agent.adapter_name}' with "
                     f"'{learnt[agent.adapter_name]}', which is; give it an adapter of its own"
                 )
-        if self.workflow is not None and {"dependency", "turns"} & self.model_fields_set:
+        if self.workflow is not None and (self.dependency, self.turns) != ("chain", 1):
             raise ValueError("workflow: a function that calls the agents itself needs no 'dependency' and no 'turns'")
         if "critic" in [agent.adapter for agent in self.agents]:
             raise ValueError("the adapter 'critic' is the critic's own; call the agents' something else")

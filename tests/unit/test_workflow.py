@@ -2,14 +2,16 @@
 
 import asyncio
 
+import pytest
+import yaml
 from builders import World, agent, tiny_base
 
-from marft.config import parse_config
+from marft.config import dump_config, parse_config
 from marft.game import FlexMG, build_game, parallel
 from marft.generate.scripted import Scripted
 from marft.models.tiny import PRINTABLE
 from marft.rollout import Plan, Stage, play
-from marft.types import Failure, Task
+from marft.types import Failure, MarftError, Task
 
 CHAT = tiny_base(PRINTABLE).chat
 
@@ -86,3 +88,11 @@ def test_a_config_names_it_by_import_path():
     team = {"agents": [{"name": "a"}], "workflow": f"{__name__}:example"}
     config = parse_config({"team": team, "environment": {"name": "matrix", "symbols": ["x", "y"], "payoff": [1, 0]}})
     assert build_game(config).workflow is example
+    assert parse_config(yaml.safe_load(dump_config(config))) == config  # a run's own config must load again
+
+
+@pytest.mark.parametrize("extra", [{"turns": 2}, {"dependency": "parallel"}])
+def test_a_workflow_and_a_graph_exclude_each_other(extra):
+    team = {"agents": [{"name": "a"}], "workflow": f"{__name__}:example", **extra}
+    with pytest.raises(MarftError, match="workflow"):
+        parse_config({"team": team, "environment": {"name": "relay"}})
