@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
-from marft.config import suggestion
 from marft.types import MarftError
+from marft.validation import suggestion
 
 
 def import_object(path: str, what: str) -> Any:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from builders import Base, config_of, letters_base, same, snapshot
-from marft.learn.train import Clock, Training, iterate
+from marft.learn.clock import Clock
+from marft.learn.train import Training, iterate
 from marft.models.attention import additive
 from marft.run.progress import Silent
 from marft.team import build_team

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import yaml
-from builders import World, agent, tiny_base
 
+from builders import World, agent, tiny_base
 from marft.config import dump_config, parse_config
 from marft.game import FlexMG, build_game, parallel
 from marft.generate.scripted import Scripted
@@ -36,10 +36,12 @@ def test_what_is_handed_on_is_read_and_recorded_as_a_parent():
         ("bob", 1, (1, 0)),
     ]
     asked = [CHAT.show(each.prompt_ids) for each in episode.actions]
-    assert "TASK" in asked[0] and "TASK" not in asked[1]
+    assert "TASK" in asked[0]
+    assert "TASK" not in asked[1]
     assert "Look:\n\nbob: from bob" in asked[1]
     assert "ann: from ann\n\nbob: from bob" in asked[2]
-    assert episode.terminated and episode.error is None
+    assert episode.terminated
+    assert episode.error is None
 
 
 def test_agents_may_speak_at_once_and_the_last_message_of_each_counts():
@@ -76,7 +78,8 @@ def test_a_workflow_that_fails_or_is_silent_fails_the_episode_by_name():
 
     failed = run(broken)
     assert failed.error is not None
-    assert failed.error.who == "team" and "ValueError: no idea" in failed.error.reason
+    assert failed.error.who == "team"
+    assert "ValueError: no idea" in failed.error.reason
     assert run(silent).error == Failure("team", "the workflow let no agent speak")
 
 

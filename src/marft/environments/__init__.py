@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from marft.config import EnvironmentConfig, suggestion, validate
+from marft.config import EnvironmentConfig
 from marft.environments.base import Environment, Outcome
 from marft.imports import import_object
 from marft.types import MarftError
+from marft.validation import suggestion, validate
 
 __all__ = ["Environment", "KnownEnvironment", "Outcome", "build_environment", "known_environments"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-from marft.config import suggestion
 from marft.types import MarftError
+from marft.validation import suggestion
 
 BLOCK = 2000  # questions per generator object: some draw all of theirs when made, and one refuses more than 20,000
 SEEDS = 2**31  # numpy's old global generator, which a few generators use, takes no larger seed

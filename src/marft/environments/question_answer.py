@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.config import Section, validate
+from marft.config import Section
 from marft.environments.base import Outcome
 from marft.environments.reply import answering_message, check_answerer, number, read_answer
 from marft.environments.rows import Row, hub_rows, jsonl_rows
 from marft.types import MarftError, Split, Task
+from marft.validation import validate
 
 
 class Parameters(Section):

@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.config import NonNegative, Positive, Rate, Section, validate
+from marft.config import NonNegative, Positive, Rate, Section
 from marft.environments.base import Outcome
 from marft.environments.generator import Question, QuestionStream
 from marft.environments.reply import answering_message, check_answerer, read_answer
 from marft.types import MarftError, Split, Task
+from marft.validation import validate
 
 SEARCH = 8  # draws, in multiples of heldout_size, that building the held-out set may cost per generator
 SKIPS = 1000  # draws in a row that may be held out before training gives up

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from marft.config import Positive, Section, validate
+from marft.config import Positive, Section
 from marft.environments.base import Outcome
 from marft.types import MarftError, Split, Task
+from marft.validation import validate
 
 
 class Parameters(Section):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Literal
 
-from marft.config import suggestion
 from marft.types import MarftError
+from marft.validation import suggestion
 
 Reading = Literal["whole", "last_number", "last_line", "tag", "after_hashes"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft.config import suggestion
 from marft.types import MarftError
+from marft.validation import suggestion
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from typing import Any
 
-from marft.config import suggestion
 from marft.types import MarftError
+from marft.validation import suggestion
 
 Pair = tuple[str, str]
 

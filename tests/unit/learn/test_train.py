@@ -8,19 +8,10 @@ import pytest
 import torch
 
 from builders import World, action, config_of, episode, same, snapshot, stirred, team_of
+from marft.learn.clock import Clock
 from marft.learn.collate import collate
-from marft.learn.train import (
-    Clock,
-    Training,
-    give_credit,
-    iterate,
-    play_iteration,
-    prepare,
-    set_learning_rate,
-    task_indices,
-    units,
-    update_agents,
-)
+from marft.learn.play import play_iteration, task_indices
+from marft.learn.train import Training, give_credit, iterate, prepare, set_learning_rate, units, update_agents
 from marft.models.pack import pack
 from marft.run.progress import Silent
 from marft.types import MarftError

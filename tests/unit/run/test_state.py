@@ -7,7 +7,8 @@ import torch
 from peft import PeftModel
 
 from builders import LETTERS, World, same, snapshot, stirred, team_of, tiny_base
-from marft.learn.train import Clock, Training, iterate
+from marft.learn.clock import Clock
+from marft.learn.train import Training, iterate
 from marft.models.tiny import build_tiny
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
