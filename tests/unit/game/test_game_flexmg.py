@@ -87,7 +87,7 @@ def test_recall_from_a_config():
         ({"function": "marft.game:chian"}, r"a.yaml: team.dependency.function: .*did you mean 'chain'\?"),
         ({"function": "marft.game"}, "a.yaml: team.dependency.function: .*write it as module:name"),
         ({"function": "marft.types:Split.nothing"}, "holds no 'Split.nothing'"),
-        ({"function": "marft:__version__"}, "is a str, not a function"),
+        ({"function": "marft:__version__"}, "is a str, not a dependency function"),
     ],
 )
 def test_mistakes_name_the_file_and_the_key(dependency, says):
