@@ -142,7 +142,9 @@ class RolloutConfig(Section):
     samples: Positive = Field(8, description="episodes per task: the group of group-relative credit")
     sampling: SamplingConfig = SamplingConfig()
     slots: Positive = Field(64, description="replies generated at the same time")
-    deadline: Rate = Field(300.0, description="seconds an episode may take before it is recorded as failed")
+    deadline: Rate = Field(
+        1800.0, description="seconds from the start of play after which an unfinished episode is recorded as failed"
+    )
     max_failed: Unit = Field(0.25, description="stop the run when a larger share of an iteration's episodes failed")
     context_policy: Literal["refuse", "truncate_history"] = Field(
         "refuse", description="a prompt too long fails the episode, or loses its oldest messages (never the profile)"

@@ -46,7 +46,7 @@ class Stage:
     generator: Generator
     context: int
     context_policy: Literal["refuse", "truncate_history"] = "refuse"
-    deadline: float = 300.0
+    deadline: float = 1800.0
 
 
 class PlayFailed(Exception):

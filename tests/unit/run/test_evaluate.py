@@ -124,7 +124,7 @@ def test_success_counts_failed_episodes_as_failures_and_pass_at_k_by_task():
     tasks = [Task("x", "?", "easy"), Task("y", "?", "hard")]
     results = [[1.0, 0.0], [0.0, None]]
     episodes = [
-        episode(metrics={"success": each or 0.0}, group=task.id, task=task, sample=sample,
+        episode(metrics={"success": 1.0 if each is None else each}, group=task.id, task=task, sample=sample,
                 error=Failure("ann", "gone") if each is None else None)
         for task, row in zip(tasks, results, strict=True) for sample, each in enumerate(row)
     ]  # fmt: skip
