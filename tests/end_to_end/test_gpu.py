@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from builders import config_of, same, snapshot
 
+from builders import config_of, same, snapshot
 from marft.learn.clock import Clock
 from marft.learn.train import Training, iterate
 from marft.run.progress import Silent

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from builders import tiny_base
 
+from builders import tiny_base
 from marft.config import ModelConfig
 from marft.models import base as room
 from marft.models.base import load_base, resolve_device
