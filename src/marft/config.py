@@ -204,7 +204,9 @@ class UpdateConfig(Section):
     lr_warmup: NonNegative = Field(0, description="iterations over which the learning rate rises linearly")
     epochs: Positive = 1
     minibatches: Positive = 1
-    micro_tokens: Positive = Field(4096, description="most packed tokens in one forward pass")
+    micro_tokens: Positive = Field(
+        1024, description="most packed tokens in one forward pass: what bounds memory, however many agents and episodes"
+    )
     clip: Rate = 0.2
     clip_high: Rate | None = Field(None, description="upper clip where it differs from `clip`")
     entropy: Annotated[float, Field(ge=0)] = 0.0
