@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marft.config import Config
+from marft.config import Config, UpdateConfig
 from marft.learn.clock import Clock, shares
 from marft.learn.collate import collate
 from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
@@ -23,7 +23,7 @@ from marft.learn.update import (
     batch_logprobs,
     batch_scores,
     critic_values,
-    select,
+    score_rows,
     update_agent,
     update_critic,
 )
@@ -200,8 +200,7 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
         found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
         if config.carry == "happo":
             found.update(quantiles(carry[rows], "carry"))
-            adapters = [adapter] * len(rows)
-            carry = _carry_after(team, lesson, carry, rows, acting, adapters)
+            carry = _carry_after(learner, lesson, carry, acting, config)
         for name in members:
             stats[name] = found
     return stats
@@ -223,14 +222,11 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float, iteration: in
         group["lr"] = lr * min(1.0, (iteration + 1) / (warmup + 1))
 
 
-def _carry_after(
-    team: Team, lesson: Lesson, carry: Tensor, rows: Tensor, acting: Tensor, adapters: Sequence[str | None]
-) -> Tensor:
-    """M^{m+1}: what the update just done does to the probability of its agent's actions."""
-    config = team.config.update
-    batch = select(lesson.batch, rows)
+def _carry_after(learner: Learner, lesson: Lesson, carry: Tensor, acting: Tensor, config: UpdateConfig) -> Tensor:
+    """M^{m+1}: what the update just done does to the probability of its agent's actions, the rows `acting` [N]."""
+    rows = acting.nonzero().squeeze(1)
     new = lesson.old.clone()
-    new[rows] = batch_logprobs(team.policy, batch, adapters, lesson.temperature[rows], config.micro_tokens)
+    new[rows] = score_rows(learner, lesson, rows, config)
     log_ratio = action_log_ratio(new, lesson.old, lesson.batch.action_mask, torch.ones(len(carry)))
     return carry_on(carry, log_ratio, lesson.batch.episode, lesson.batch.turn, acting, config.carry_clip)
 

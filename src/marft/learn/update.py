@@ -91,17 +91,15 @@ def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     Loss: the clipped surrogate plus the entropy bonus and the reference KL, summed over decisions and divided by the
     minibatch's number of decisions, so that splitting it into packs changes nothing.
     """
-    total = Stats(kl=0.0)
+    stopped: Stats = {}
     history: list[Stats] = []
     for epoch in range(config.epochs):
         for chunk in _minibatches(rows, config.minibatches, seed + epoch):
-            stats = _policy_step(learner, lesson, chunk, config)
-            history.append(stats)
+            history.append(_policy_step(learner, lesson, chunk, config))
         if config.kl_stop is not None and history[-1]["kl"] > config.kl_stop:
-            total["stopped_early"] = 1.0
+            stopped = {"stopped_early": 1.0}
             break
-    moved = after_update(learner, lesson, rows, config)
-    return {**total, **_mean(history), **moved}
+    return {**_mean(history), **after_update(learner, lesson, rows, config), **stopped}
 
 
 def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
@@ -110,7 +108,7 @@ def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     A forward pass on all rows would cost a fifth of the update for numbers that are only looked at.
     """
     rows = rows[: max(16, len(rows) // 4)]
-    new = _score_rows(learner, lesson, rows, config)
+    new = score_rows(learner, lesson, rows, config)
     batch = select(lesson.batch, rows)
     log_ratio = decision_log_ratio(new, lesson.old[rows], batch, config)
     mask = decision_mask(batch, config)
@@ -220,7 +218,8 @@ def _packs_with_gradient(
             yield here, blank.masked_scatter(mask, logprobs), blank.masked_scatter(mask, spread)
 
 
-def _score_rows(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
+def score_rows(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:
+    """The learner's present log-probabilities [n, S] of `rows`, without gradients."""
     batch = select(lesson.batch, rows)
     adapters = [learner.adapter] * len(rows)
     return batch_logprobs(learner.policy, batch, adapters, lesson.temperature[rows], config.micro_tokens)
