@@ -50,7 +50,8 @@ class Action:
     centralised critic reads before this action. `parents` are indices into `Episode.actions`: the dependency function
     D as it was played. `reward` sits on the action's last decision. `stop` says why the reply ended, and
     `policy_version` is the version of the adapter at the moment the request was sent. `truncated_tokens` counts prompt
-    tokens that were left out to fit the context.
+    tokens that were left out to fit the context. `step` counts, from 0, what the agent said before within the same
+    turn (calls of tools, rounds of a debate, calls by an orchestrator).
     """
 
     agent: str
@@ -65,6 +66,7 @@ class Action:
     policy_version: int
     reward: float = 0.0
     truncated_tokens: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Episode:
     `group` names the set of episodes that share a task (the baseline of group-relative credit); `sample` is the number
     within that group. `terminated` (the game ended) and `truncated` (the horizon cut it off) are never both true.
     `final_joint_ids` is the joint view after the last action: the critic bootstraps a truncated episode from it.
-    An episode with an `error` is recorded and counted, and never trained on.
+    An episode with an `error` is recorded and counted, and never trained on. `answer` is the team's answer as the
+    environment read it: samples of one task whose answers are equal texts vote for the same thing.
     """
 
     task: Task
@@ -94,6 +97,7 @@ class Episode:
     final_joint_ids: tuple[int, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
+    answer: str = ""
 
     @property
     def reward(self) -> float:

@@ -20,6 +20,7 @@ class Outcome:
     `rewards` is a mapping agent -> reward of that agent's message this turn, or one number: the team's reward, which
     sits on the turn's last action. `terminated`: the game is over; `truncated`: it was cut off (never both).
     `metrics` of the episode's last outcome go to the record; `success` in [0, 1] is the one reports are about.
+    `answer` is the team's answer in a form by which several samples of one task can vote: equal texts, equal answers.
     """
 
     state: Any
@@ -27,10 +28,16 @@ class Outcome:
     terminated: bool = True
     truncated: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    answer: str = ""
 
 
 class Environment(Protocol):
-    """A world. Methods must be deterministic in their arguments; any randomness comes from `seed`."""
+    """A world. Methods must be deterministic in their arguments; any randomness comes from `seed`.
+
+    An environment that tells the team whether an answer was right also has `without_verdict() -> Environment`: the same
+    tasks without that oracle, which evaluation plays too. One that brings tools of its own has `tools`, a mapping of
+    names to `marft.tools.Tool`.
+    """
 
     name: str
 

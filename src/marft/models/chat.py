@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from marft.types import MarftError
 
@@ -15,10 +15,14 @@ PLACEHOLDER = "\u241eREPLY{}\u241e"
 
 @dataclass(frozen=True)
 class Exchange:
-    """What an agent read in one turn, and the exact ids it answered with (None: it is about to answer)."""
+    """What an agent read, and the exact ids it answered with (None: it is about to answer, or reads on first).
+
+    `role` `tool`: what it read is the result of a tool it called.
+    """
 
     heard: str
     reply_ids: tuple[int, ...] | None = None
+    role: Literal["user", "tool"] = "user"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Chat:
         messages = [{"role": "system", "content": profile}] if profile else []
         replies = []
         for number, exchange in enumerate(exchanges):
-            messages.append({"role": "user", "content": exchange.heard})
+            messages.append({"role": exchange.role, "content": exchange.heard})
             if exchange.reply_ids is not None:
                 messages.append({"role": "assistant", "content": PLACEHOLDER.format(number)})
                 replies.append((PLACEHOLDER.format(number), exchange.reply_ids))
