@@ -1,0 +1,1 @@
+"""Graders that can be trusted: answers to mathematics, and the deadline every grade has."""
