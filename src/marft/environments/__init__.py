@@ -46,6 +46,28 @@ _BUILT_IN = (
         "your data; for `hub` the extra marft[datasets]",
     ),
     KnownEnvironment(
+        "math",
+        "marft.environments.math:Math",
+        "mathematical problems from your files or well-known sets (GSM8K, MATH, AIME, …), graded as mathematics",
+        "your data; for hub sets the extra marft[datasets]",
+    ),
+    KnownEnvironment(
+        "tools",
+        "marft.environments.tools:Tools",
+        "questions that ask for a tool: long arithmetic, and facts in a collection of documents to search",
+    ),
+    KnownEnvironment(
+        "textarena",
+        "marft.environments.textarena:TextArena",
+        "text games of two or more players: self-play, teams on one seat, or fixed opponents",
+        "the extra marft[games]",
+    ),
+    KnownEnvironment(
+        "split",
+        "marft.environments.split:SplitInformation",
+        "what the answer needs is split between agents: D, or whom an orchestrator asks, decides what can be won",
+    ),
+    KnownEnvironment(
         "relay",
         "marft.environments.relay:Relay",
         "the first agent sees a symbol, the last must say it: only a message can carry it",

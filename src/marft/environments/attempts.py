@@ -16,11 +16,15 @@ WRONG = "The last answer was wrong. Try again."
 
 @dataclass(frozen=True)
 class Attempts:
-    """Of one episode: how many attempts were made, the best score among them, and what all read before the next."""
+    """Of one episode: attempts made, the best score among them, what all read before the next, and was the first right?
+
+    What the first attempt achieved is what the team can do without any feedback.
+    """
 
     made: int = 0
     best: float = 0.0
     news: str = ""
+    first_right: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,4 +61,5 @@ def judge(
     else:
         news = news if feedback == "public-tests" else ""
         reward = score if over else 0.0
-    return Judged(Attempts(made, best, "" if over else news), reward, over)
+    first_right = right if attempts.made == 0 else attempts.first_right
+    return Judged(Attempts(made, best, "" if over else news, first_right), reward, over)

@@ -36,7 +36,8 @@ class Environment(Protocol):
 
     An environment that tells the team whether an answer was right also has `without_verdict() -> Environment`: the same
     tasks without that oracle, which evaluation plays too. One that brings tools of its own has `tools`, a mapping of
-    names to `marft.tools.Tool`.
+    names to `marft.tools.Tool`. One in which agents play against each other has `sides(state) -> Mapping[str, str]`,
+    agent -> the side it plays for: credit flows along each side's own actions, never from one side to another.
     """
 
     name: str

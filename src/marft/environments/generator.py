@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import os
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
+from marft.environments.randomness import own_randomness
 from marft.types import MarftError
 from marft.validation import suggestion
 
@@ -49,7 +47,7 @@ class QuestionStream:
     def draw(self, index: int) -> Question:
         """Question number `index` >= 0; the process's global random state is left as it was."""
         block, place = divmod(index, BLOCK)
-        with _own_randomness((self._seed + index) % SEEDS):
+        with own_randomness((self._seed + index) % SEEDS):
             entry = self._make(block)[place]
         return Question(entry["question"], self.name, entry)
 
@@ -63,7 +61,7 @@ class QuestionStream:
     def _make_block(self, block: int) -> Any:
         seed = (self._seed + block * BLOCK) % SEEDS
         try:
-            with _own_randomness(seed):
+            with own_randomness(seed):
                 return reasoning_gym.create_dataset(self.name, **self._parameters, seed=seed, size=BLOCK)
         except (AssertionError, TypeError, ValueError) as error:
             raise MarftError(f"{self.name}: parameters: {error or 'not allowed'}") from None
@@ -87,16 +85,3 @@ def _check_generator(name: str, parameters: Mapping[str, Any]) -> None:
             raise MarftError(f"parameters: '{key}' is set by train_seed, heldout_seed and heldout_size")
         if key not in fields:
             raise MarftError(f"parameters: {name} has no '{key}'{suggestion(key, fields)}")
-
-
-@contextlib.contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """Python's and numpy's global generators, seeded for one draw and then put back: a few generators use them."""
-    before, before_numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(before_numpy)

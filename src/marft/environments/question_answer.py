@@ -5,7 +5,6 @@ Numbers are compared as exact decimals, anything else as text without regard to 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import shorten
@@ -13,19 +12,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.config import Section
 from marft.environments.base import Outcome
-from marft.environments.reply import answering_message, check_answerer, number, read_answer
-from marft.environments.rows import Row, hub_rows, jsonl_rows
+from marft.environments.reply import NOWHERE, Decide, check_answerer, deciding_answer, number, read_answer
+from marft.environments.rows import Columns, Row, Source
+from marft.section import Section
 from marft.types import MarftError, Split, Task
 from marft.validation import validate
 
 
 class Parameters(Section):
-    """What the config's `environment` may say; the source is `path` (JSONL) or `hub` (a `datasets` id or folder)."""
+    """What the config's `environment` may say; the source is `path` (a file) or `hub` (a `datasets` id or folder)."""
 
-    path: str | None = Field(None, description="a JSONL file, relative to the current folder")
-    heldout_path: str | None = Field(None, description="a second JSONL file to hold out")
+    path: str | None = Field(None, description="a JSONL, JSON, CSV or Parquet file, relative to the current folder")
+    heldout_path: str | None = Field(None, description="a second file to hold out")
     hub: str | None = Field(None, description="a `datasets` id, or a local folder of one")
     subset: str | None = Field(None, description="the configuration of a `datasets` source, such as `main`")
     split_train: str = "train"
@@ -35,20 +34,25 @@ class Parameters(Section):
     )
     question: str = Field("question", description="the column of questions")
     answer: str = Field("answer", description="the column of right answers")
-    final_answer: Literal["whole", "after_hashes"] = Field("whole", description="where the right answer stands in it")
-    reply: Literal["last_number", "whole", "last_line", "tag", "after_hashes"] = "last_number"
+    final_answer: Literal["whole", "after_hashes", "boxed"] = Field(
+        "whole", description="where the right answer stands in it"
+    )
+    reply: Literal["last_number", "whole", "last_line", "tag", "after_hashes", "boxed"] = "last_number"
     answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
+    decide: Decide = Field("answerer", description="vote: the answer that most of those who acted gave is graded")
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Parameters:
         if (self.path is None) == (self.hub is None):
-            raise ValueError("environment.path: give either `path` (a JSONL file) or `hub` (a `datasets` source)")
+            raise ValueError("environment.path: give either `path` (a file) or `hub` (a `datasets` source)")
         if self.path is None and self.heldout_path is not None:
             raise ValueError("environment.heldout_path: goes with `path`; with `hub`, name a `split_heldout`")
         if self.hub is None and (self.split_heldout is not None or self.subset is not None):
             raise ValueError(
                 "environment.split_heldout, environment.subset: go with `hub`; with `path`, name a `heldout_path`"
             )
+        if self.decide == "vote" and self.answerer is not None:
+            raise ValueError("environment.answerer: with `decide: vote` all who act answer; leave it out")
         return self
 
 
@@ -70,14 +74,17 @@ class QuestionAnswer:
 
     def __init__(self, **parameters: Any) -> None:
         self.parameters = validate(Parameters, parameters, "question_answer")
-        train, heldout = self._rows()
+        given = self.parameters
+        names = ("path", "heldout_path", "hub", "subset", "split_train", "split_heldout", "heldout_share")
+        source = Source(**{name: getattr(given, name) for name in names})
+        train, heldout = source.rows(Columns(given.question, given.answer))
         heldout_tasks = tuple(self._task("heldout", row) for row in heldout)
         unseen = {task.prompt for task in heldout_tasks}
         train_tasks = tuple(task for task in (self._task("train", row) for row in train) if task.prompt not in unseen)
         self.dropped = len(train) - len(train_tasks)
         if not train_tasks or not heldout_tasks:
             raise MarftError(
-                f"{self.parameters.path or self.parameters.hub}: leaves {len(train_tasks)} training rows and "
+                f"{source}: leaves {len(train_tasks)} training rows and "
                 f"{len(heldout_tasks)} held-out ones; both need at least one, so add rows or a held-out source"
             )
         self._tasks: dict[str, tuple[Task, ...]] = {"train": train_tasks, "heldout": heldout_tasks}
@@ -101,34 +108,21 @@ class QuestionAnswer:
 
     def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
         """Grade the answerer's message; a turn in which the answerer does not act does not end the game."""
-        message = answering_message(self.parameters.answerer, messages)
-        if message is None:
+        given = self.parameters
+        acted, answer = deciding_answer(given.decide, given.answerer, messages, self._read, same_text)
+        if not acted:
             return Outcome(state, 0.0, terminated=False, metrics={"success": 0.0})
-        answer = read_answer(self.parameters.reply, message)
         right = float(answer is not None and same_answer(answer, state.task.data["answer"]))
         metrics = {"success": right, "answered": float(answer is not None)}
-        return Outcome(state, right, terminated=True, metrics=metrics)
+        return Outcome(state, right, terminated=True, metrics=metrics, answer=same_text(answer or ""))
 
-    def _rows(self) -> tuple[list[Row], list[Row]]:
-        given = self.parameters
-        columns = (given.question, given.answer)
-        if given.path is not None:
-            train = jsonl_rows(given.path, *columns)
-            heldout = jsonl_rows(given.heldout_path, *columns) if given.heldout_path is not None else None
-        else:
-            source = (given.hub or "", given.subset)
-            train = hub_rows(*source, given.split_train, *columns)
-            heldout = hub_rows(*source, given.split_heldout, *columns) if given.split_heldout is not None else None
-        return (train, heldout) if heldout is not None else _share_out(train, given.heldout_share)
+    def _read(self, message: str) -> str | None:
+        return read_answer(self.parameters.reply, message)
 
     def _task(self, split: Split, row: Row) -> Task:
         answer = read_answer(self.parameters.final_answer, row.answer)
         if answer is None:
-            where = (
-                "no `####` with an answer after it"
-                if self.parameters.final_answer == "after_hashes"
-                else "an empty answer"
-            )
+            where = NOWHERE[self.parameters.final_answer]
             raise MarftError(f"{row.place}: '{self.parameters.answer}' has {where}; see final_answer")
         if self.parameters.reply == "last_number" and number(answer) is None:
             raise MarftError(
@@ -139,14 +133,13 @@ class QuestionAnswer:
 
 def same_answer(given: str, right: str) -> bool:
     """Equal as exact decimals where both are numbers (`1,000` = `1000.0`), else as text up to case and spacing."""
-    numbers = number(given), number(right)
-    if None not in numbers:
-        return numbers[0] == numbers[1]
-    return " ".join(given.casefold().split()) == " ".join(right.casefold().split())
+    return same_text(given) == same_text(right)
 
 
-def _share_out(rows: list[Row], share: float) -> tuple[list[Row], list[Row]]:
-    """Hold out the share of *questions* (at least one) whose hash is smallest: the same ones in every process."""
-    questions = sorted({row.question for row in rows}, key=lambda text: hashlib.sha256(text.encode()).digest())
-    out = set(questions[: max(1, round(share * len(questions)))])
-    return [row for row in rows if row.question not in out], [row for row in rows if row.question in out]
+def same_text(answer: str) -> str:
+    """The text that all spellings of an answer share: a number's shortest decimal, else lower case, single spaces."""
+    found = number(answer)
+    if found is None:
+        return " ".join(answer.casefold().split())
+    text = f"{found:f}" if found else "0"  # a decimal knows a zero with a sign
+    return text.rstrip("0").rstrip(".") if "." in text else text

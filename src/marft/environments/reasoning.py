@@ -1,5 +1,8 @@
 """Reasoning: questions from reasoning-gym's generators, graded by each generator's own scorer.
 
+Scorers parse and evaluate what a model wrote, so they run in child processes with a deadline. A scorer that raises on
+an answer is counted (`unscorable`, score 0); one that hangs or crashes fails its episode, which is not trained on.
+
 Which questions are held out. The held-out set is drawn first, from `heldout_seed`: distinct questions, at most
 `heldout_size`, and never more than half of the distinct ones found (a small generator repeats itself). Training draws
 from `train_seed` and skips every question that is held out. Seeds alone would not keep them apart: in reasoning-gym
@@ -8,18 +11,22 @@ the question at (seed, index) is the one at (seed + 1, index - 1).
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.config import NonNegative, Positive, Rate, Section
+from marft.environments.attempts import Attempts, judge
 from marft.environments.base import Outcome
 from marft.environments.generator import Question, QuestionStream
-from marft.environments.reply import answering_message, check_answerer, read_answer
+from marft.environments.reply import Decide, check_answerer, deciding_answer, read_answer
+from marft.grading.bounded import shared_pool
+from marft.section import NonNegative, Positive, Rate, Section
 from marft.types import MarftError, Split, Task
 from marft.validation import validate
 
@@ -45,12 +52,16 @@ class Parameters(Section):
     train_seed: NonNegative = 0
     heldout_seed: NonNegative = 1_000_000_000
     heldout_size: Positive = 256
-    answer: Literal["whole", "last_number", "last_line", "tag"] = Field("whole", description="what the scorer is given")
+    answer: Literal["whole", "last_number", "last_line", "tag", "boxed"] = Field(
+        "whole", description="what the scorer is given"
+    )
     answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
+    decide: Decide = Field("answerer", description="vote: the answer that most of those who acted gave is graded")
     reward: Literal["score", "success"] = "score"
     success_at: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the score from which an answer is right")
-    attempts: Positive = Field(1, description="turns in which the team may answer; a right answer ends the episode")
+    attempts: Positive = Field(1, description="turns in which the team may answer")
     feedback: Literal["none", "verdict"] = Field("none", description="verdict: all read that the last answer was wrong")
+    deadline: Rate = Field(20.0, description="seconds after which scoring an answer has failed")
 
     @model_validator(mode="after")
     def _names_its_questions_once(self) -> Parameters:
@@ -60,6 +71,8 @@ class Parameters(Section):
             raise ValueError("environment.parameters: with `datasets`, each entry has its own `parameters`")
         if self.train_seed == self.heldout_seed:
             raise ValueError("environment.heldout_seed: must differ from train_seed")
+        if self.decide == "vote" and self.answerer is not None:
+            raise ValueError("environment.answerer: with `decide: vote` all who act answer; leave it out")
         return self
 
     @property
@@ -70,18 +83,17 @@ class Parameters(Section):
 
 @dataclass(frozen=True)
 class State:
-    """One episode: attempts made, the best score so far, and whether the last attempt was wrong."""
+    """One episode: the task, and what came of the attempts so far."""
 
     task: Task
-    attempts: int = 0
-    best: float = 0.0
-    wrong: bool = False
+    attempts: Attempts = field(default_factory=Attempts)
 
 
 class Reasoning:
-    """The team answers a question; what an attempt adds to the best score so far is the team's reward.
+    """The team answers a question; the score of its last answer is its reward.
 
-    So an episode never earns more than its best answer's score, and repeating a half-right answer earns nothing.
+    With `feedback: verdict` an attempt pays what it adds to the best score so far, so that an episode never earns more
+    than its best answer's score, and repeating a half-right answer earns nothing.
     """
 
     name = "reasoning"
@@ -116,30 +128,49 @@ class Reasoning:
 
     def observe(self, state: State, agent: str) -> str:
         """With `feedback: verdict`, that the last answer was wrong: never what it was, which D may hide."""
-        return "The last answer was wrong. Try again." if self.parameters.feedback == "verdict" and state.wrong else ""
+        return state.attempts.news
 
-    def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
-        """Grade the answerer's message; a turn in which the answerer does not act is no attempt."""
-        message = answering_message(self.parameters.answerer, messages)
-        if message is None:
+    async def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
+        """Grade the team's answer; a turn in which the answerer does not act is no attempt.
+
+        Raises `GraderFailed` when the scorer hangs or crashes.
+        """
+        given = self.parameters
+        acted, answer = deciding_answer(given.decide, given.answerer, messages, self._read, _one_spelling)
+        if not acted:
             return Outcome(state, 0.0, terminated=False, metrics={"success": 0.0})
-        answer = read_answer(self.parameters.answer, message)
-        stream = self._train[state.task.data["part"]]
-        score, unscorable = (0.0, False) if answer is None else stream.score(answer, state.task.data["entry"])
-        right = score >= self.parameters.success_at
-        worth = float(right) if self.parameters.reward == "success" else score
-        after = State(state.task, state.attempts + 1, max(state.best, worth), not right)
+        score, unscorable = (0.0, False) if answer is None else await self._score(answer, state.task)
+        right = score >= given.success_at
+        worth = float(right) if given.reward == "success" else score
+        judged = judge(state.attempts, given.feedback, given.attempts, worth, right)
         return Outcome(
-            after,
-            after.best - state.best,
-            terminated=right or after.attempts >= self.parameters.attempts,
+            State(state.task, judged.attempts),
+            judged.reward,
+            terminated=judged.over,
             metrics={
                 "success": float(right),
                 "score": score,
                 "answered": float(answer is not None),
                 "unscorable": float(unscorable),
+                "first_attempt": float(judged.attempts.first_right),
             },
+            answer=_one_spelling(answer or ""),
         )
+
+    def without_verdict(self) -> Reasoning:
+        """The same questions without being told whether an answer was right; itself where nobody is told anyway."""
+        if self.parameters.feedback != "verdict":
+            return self
+        silent = copy.copy(self)
+        silent.parameters = self.parameters.model_copy(update={"feedback": "none"})
+        return silent
+
+    def _read(self, message: str) -> str | None:
+        return read_answer(self.parameters.answer, message)
+
+    async def _score(self, answer: str, task: Task) -> tuple[float, bool]:
+        stream = pickle.dumps(self._train[task.data["part"]])
+        return await shared_pool().run(_score, stream, answer, task.data["entry"], deadline=self.parameters.deadline)
 
     @cached_property
     def _heldout_texts(self) -> frozenset[str]:
@@ -157,6 +188,22 @@ class Reasoning:
             placed += [((place + 0.5) / quota, part, question) for place, question in enumerate(questions)]
         placed.sort(key=lambda each: each[:2])
         return tuple(_task(f"heldout-{index}", question, part) for index, (_, part, question) in enumerate(placed))
+
+
+@lru_cache(maxsize=128)
+def _stream(pickled: bytes) -> QuestionStream:
+    """Made once in each child: some generators take seconds to make."""
+    stream: QuestionStream = pickle.loads(pickled)
+    return stream
+
+
+def _score(stream: bytes, answer: str, entry: Mapping[str, Any]) -> tuple[float, bool]:
+    """In a child: the score, and whether the scorer broke on the answer."""
+    return _stream(stream).score(answer, entry)
+
+
+def _one_spelling(answer: str) -> str:
+    return " ".join(answer.split())
 
 
 def _task(name: str, question: Question, part: int) -> Task:

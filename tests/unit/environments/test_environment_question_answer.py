@@ -79,6 +79,25 @@ def test_other_ways_to_read_a_reply(write, reply, text, reward):
     assert play(world, text).rewards == reward
 
 
+def test_samples_vote_by_one_spelling_of_an_answer(write):
+    numbers = QuestionAnswer(path=write(ROWS), final_answer="after_hashes")
+    spellings = ["1,200.50", "so 1200.5", "$1200.500", "+1200.5"]
+    assert {play(numbers, reply).answer for reply in spellings} == {"1200.5"}
+    assert [play(numbers, reply).answer for reply in ("-0.0", "1200", "none")] == ["0", "1200", ""]
+    words = QuestionAnswer(path=write([{"question": f"q{i}", "answer": "blue"} for i in range(3)]), reply="whole")
+    assert play(words, " Dark \n BLUE").answer == "dark blue"
+
+
+def test_a_team_that_votes(write):
+    world = QuestionAnswer(path=write(ROWS), final_answer="after_hashes", decide="vote")
+    right = int(world.task("train", 0).prompt.split()[2]) + 1
+    assert play(world, "", a="99", b=f"{right}.0", c=f"= {right}").rewards == 1.0
+    tied = play(world, "", a="99", b=str(right))
+    assert (tied.rewards, tied.answer) == (0.0, "99")
+    mute = play(world, "", a="?", b="!")
+    assert (mute.terminated, mute.metrics["answered"]) == (True, 0.0)
+
+
 def test_numbers_as_answers(write):
     world = QuestionAnswer(path=write([{"question": f"q{i}", "answer": 7} for i in range(3)]))
     assert play(world, "7.0").rewards == 1.0
@@ -151,6 +170,7 @@ def test_rows_that_cannot_be_used(write, rows, keys, says):
         ({"path": "x", "split_heldout": "test"}, "environment.split_heldout.* go with `hub`"),
         ({"path": "no/such.jsonl"}, r"no/such.jsonl: there is no such file \(looked in /"),
         ({"path": "x", "heldout_share": 1.5}, "heldout_share"),
+        ({"path": "x", "decide": "vote", "answerer": "a"}, "environment.answerer: with `decide: vote`"),
     ],
 )
 def test_sources_that_cannot_be_used(keys, says):

@@ -1,15 +1,20 @@
 """reasoning: what is held out, purity, grading, and every mistake in one sentence."""
 
+import asyncio
+import os
 import pickle
 import random
+import time
 from math import prod
 
 import numpy as np
 import pytest
 
+from marft.environments import reasoning
 from marft.environments.check import check_environment
 from marft.environments.generator import QuestionStream
 from marft.environments.reasoning import Reasoning
+from marft.grading.bounded import GraderFailed
 from marft.types import MarftError
 
 DIGITS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -28,7 +33,7 @@ def play(world, replies, task=None, agents=("planner", "solver")):
     state = world.reset(task or world.task("train", 0), agents, seed=0)
     outcomes = []
     for reply in replies:
-        outcomes.append(world.step(state, {"planner": "a plan", "solver": reply}))
+        outcomes.append(asyncio.run(world.step(state, {"planner": "a plan", "solver": reply})))
         state = outcomes[-1].state
     return outcomes
 
@@ -154,7 +159,8 @@ def test_how_the_answer_is_read(answer, template, right):
 def test_no_answer_is_counted_as_such():
     [outcome] = play(Reasoning(**SUMS, answer="tag"), ["5"])
     assert outcome.rewards == 0.0
-    assert outcome.metrics == {"success": 0.0, "score": 0.0, "answered": 0.0, "unscorable": 0.0}
+    zeros = dict.fromkeys(("success", "score", "answered", "unscorable", "first_attempt"), 0.0)
+    assert (outcome.metrics, outcome.answer) == (zeros, "")
 
 
 FACTORS = {"dataset": "prime_factorization", "parameters": {"min_value": 8, "max_value": 200}, "heldout_size": 10}
@@ -182,21 +188,79 @@ def test_a_scorer_that_breaks_on_a_reply_is_recorded():
     assert (outcome.rewards, outcome.metrics["unscorable"], outcome.metrics["answered"]) == (0.0, 1.0, 1.0)
 
 
-def test_attempts_pay_only_what_is_better_than_before():
-    world = Reasoning(**FACTORS, attempts=4)
+def test_a_scorer_that_hangs_or_dies_fails_the_episode_and_costs_nothing_else(monkeypatch):
+    world = Reasoning(**SUMS, deadline=2.0)
+    monkeypatch.setattr(reasoning, "_score", _hang)
+    with pytest.raises(GraderFailed, match="_hang: gave no result within its deadline of 2 s"):
+        play(world, ["5"])
+    monkeypatch.setattr(reasoning, "_score", _die)
+    with pytest.raises(GraderFailed, match="_die: its process ended itself with exit code 9"):
+        play(world, ["5"])
+    monkeypatch.undo()
+    assert play(world, [gold(world.task("train", 0))])[0].rewards == 1.0
+
+
+def _hang(*_):
+    time.sleep(60)
+
+
+def _die(*_):
+    os._exit(9)
+
+
+def test_with_a_verdict_attempts_pay_only_what_is_better_than_before():
+    world = Reasoning(**FACTORS, attempts=4, feedback="verdict")
     task = world.task("train", 0)
     outcomes = play(world, [half_right(task), "", half_right(task), gold(task)], task)
     assert [each.rewards for each in outcomes] == [0.5, 0.0, 0.0, 0.5]
     assert [each.terminated for each in outcomes] == [False, False, False, True]
     assert [each.metrics["success"] for each in outcomes] == [0.0, 0.0, 0.0, 1.0]
+    assert [each.metrics["first_attempt"] for each in outcomes] == [0.0, 0.0, 0.0, 0.0]
     spent = play(world, ["", "", "", ""], task)
     assert [each.terminated for each in spent] == [False, False, False, True]
 
 
 def test_a_right_answer_ends_the_episode_with_attempts_left():
-    world = Reasoning(**SUMS, attempts=3)
+    world = Reasoning(**SUMS, attempts=3, feedback="verdict")
     [outcome] = play(world, [gold(world.task("train", 0))])
-    assert (outcome.rewards, outcome.terminated) == (1.0, True)
+    assert (outcome.rewards, outcome.terminated, outcome.metrics["first_attempt"]) == (1.0, True, 1.0)
+
+
+def test_without_a_verdict_all_attempts_are_played_and_the_last_one_pays():
+    world = Reasoning(**FACTORS, attempts=3)
+    task = world.task("train", 0)
+    lost = play(world, [gold(task), gold(task), half_right(task)], task)
+    assert [each.rewards for each in lost] == [0.0, 0.0, 0.5]
+    assert [each.terminated for each in lost] == [False, False, True]
+    assert [world.observe(each.state, "solver") for each in lost] == ["", "", ""]
+    assert (lost[-1].metrics["success"], lost[-1].metrics["first_attempt"]) == (0.0, 1.0)
+    assert [each.rewards for each in play(world, ["", "", gold(task)], task)] == [0.0, 0.0, 1.0]
+
+
+def test_the_same_tasks_without_the_verdict():
+    world = Reasoning(**SUMS, attempts=2, feedback="verdict", heldout_size=5)
+    silent = world.without_verdict()
+    assert held(silent) == held(world)
+    outcomes = play(silent, [gold(world.task("train", 0)), "1"])
+    assert [(each.rewards, each.terminated) for each in outcomes] == [(0.0, False), (0.0, True)]
+    assert silent.observe(outcomes[0].state, "solver") == ""
+    assert world.observe(play(world, ["777777"])[0].state, "solver") != ""
+    assert silent.without_verdict() is silent
+
+
+def test_a_vote_is_the_answer_that_most_gave():
+    world = Reasoning(**SUMS, decide="vote", answer="last_number")
+    task = world.task("train", 0)
+    right, wrong = gold(task), str(int(gold(task)) + 1)
+
+    def success(*replies):
+        said = dict(enumerate(replies))
+        outcome = asyncio.run(world.step(world.reset(task, ("a", "b"), seed=0), said))
+        return outcome.metrics["success"], outcome.answer
+
+    assert success(wrong, f"it is {right}", right) == (1.0, right)
+    assert success(wrong, right) == (0.0, wrong)  # a tie goes to the earliest
+    assert success("no idea", "none", right) == (1.0, right)  # who gives no answer has no vote
 
 
 def test_the_verdict_says_nothing_of_the_answer():
@@ -208,16 +272,14 @@ def test_the_verdict_says_nothing_of_the_answer():
     assert said == world.observe(first.state, "solver") != ""
     assert "777777" not in said
     assert gold(world.task("train", 0)) not in said
-    silent = Reasoning(**SUMS, attempts=2)
-    assert silent.observe(play(silent, ["777777"])[0].state, "solver") == ""
 
 
 def test_a_named_answerer_and_turns_in_which_it_does_not_act():
     world = Reasoning(**SUMS, answerer="planner")
     task = world.task("train", 0)
     state = world.reset(task, ("planner", "solver"), seed=0)
-    assert world.step(state, {"planner": gold(task), "solver": "?"}).rewards == 1.0
-    waits = world.step(state, {"solver": gold(task)})
+    assert asyncio.run(world.step(state, {"planner": gold(task), "solver": "?"})).rewards == 1.0
+    waits = asyncio.run(world.step(state, {"solver": gold(task)}))
     assert (waits.rewards, waits.terminated, waits.state) == (0.0, False, state)
     with pytest.raises(MarftError, match="answerer: no agent 'planner'"):
         world.reset(task, ("a", "b"), seed=0)
@@ -242,6 +304,7 @@ def test_a_named_answerer_and_turns_in_which_it_does_not_act():
         ({"dataset": "gcd", "parameters": {"min_numbers": "x"}}, "gcd: parameters: "),
         ({"dataset": "gcd", "heldout_seed": 0}, "environment.heldout_seed: must differ from train_seed"),
         ({"datasets": [{"dataset": "lcm", "weight": 0}]}, "weight"),
+        ({"dataset": "gcd", "decide": "vote", "answerer": "a"}, "environment.answerer: with `decide: vote`"),
     ],
 )
 def test_mistakes(keys, says):

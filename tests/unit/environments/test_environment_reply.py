@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from marft.environments.reply import answering_message, check_answerer, number, read_answer
+from marft.environments.reply import answering_message, check_answerer, deciding_answer, number, read_answer
 from marft.types import MarftError
 
 
@@ -16,6 +16,9 @@ from marft.types import MarftError
         ("last_line", "first\n 42 \n\n", "42"),
         ("last_line", "", None),
         ("tag", "<answer>1</answer> no, <Answer>\n2\n</Answer>", "2"),
+        ("boxed", r"\boxed{1} then \fbox{\frac{1}{2}}", r"\frac{1}{2}"),
+        ("boxed", r"\boxed{1} then \boxed{2", "1"),
+        ("boxed", "1", None),
         ("tag", "<answer>1", None),
         ("tag", "<answer> </answer>", None),
         ("after_hashes", "so #### 5\n#### 1,234 \nbye", "1,234"),
@@ -76,3 +79,25 @@ def test_the_answerer_must_be_in_the_team():
     check_answerer("a", ("a",))
     with pytest.raises(MarftError, match=r"answerer: no agent 'solvr' in the team; did you mean 'solver'\?"):
         check_answerer("solvr", ("planner", "solver"))
+
+
+@pytest.mark.parametrize(
+    ("replies", "answer"),
+    [
+        (["7", "5", "5"], "5"),
+        (["7", "5"], "7"),  # a tie goes to the earliest
+        (["7", "5.0", "5"], "5.0"),  # one answer in two spellings; the first of them is graded
+        (["none", "5"], "5"),
+        (["none", "?"], None),
+    ],
+)
+def test_a_vote(replies, answer):
+    said = dict(zip("abc", replies, strict=False))
+    found = deciding_answer("vote", None, said, lambda text: read_answer("last_number", text), lambda text: text[:1])
+    assert found == (True, answer)
+
+
+def test_a_turn_in_which_nobody_acts_is_no_attempt():
+    assert deciding_answer("vote", None, {}, str.strip, str.strip) == (False, None)
+    assert deciding_answer("answerer", "a", {"b": "5"}, str.strip, str.strip) == (False, None)
+    assert deciding_answer("answerer", None, {"a": "5", "b": " 6 "}, str.strip, str.strip) == (True, "6")
