@@ -113,40 +113,89 @@ def train(
     )
 
 
-@app.command("eval", epilog="Example: marft eval runs/mine --checkpoint best evaluation.tasks=200")
+@app.command(
+    "eval",
+    epilog="Examples: marft eval runs/mine --checkpoint best evaluation.tasks=200\n\n"
+    "marft eval runs/mine --on gsm8k --on reasoning:chain_sum --limit 100 --samples 8\n\n"
+    "marft eval runs/chain runs/parallel --limit 100",
+)
 def evaluate(
-    target: RunOrConfig,
-    overrides: Overrides = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN_OR_CONFIG|KEY=VALUE",
+            help="Runs' folders, or configs (untrained); several are compared. Then keys of their configs to change",
+            show_default=False,
+        ),
+    ],
     checkpoint: Checkpoint = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Play a benchmark instead of the run's own held-out tasks: gsm8k, math500, aime24, humaneval, "
+            "reasoning:SET for any reasoning-gym set, …; may be given several times",
+        ),
+    ] = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="A local file of the benchmark's tasks (NAME=FILE with several benchmarks)"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The first N tasks [default: evaluation.tasks, or the whole benchmark]"),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="K", help="Sampled episodes per task [default: evaluation.samples]")
+    ] = None,
+    influence: Annotated[
+        bool | None,
+        typer.Option(
+            "--influence/--no-influence",
+            help="Swap each agent's messages with those of another task [default: evaluation.influence; not in a "
+            "comparison]",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON")] = False,
 ) -> None:
-    """Play the held-out tasks: success with 95% intervals, pass@k, influence of each agent, and language retention.
+    """Play held-out tasks: success with 95% intervals, pass@k, majority vote, influence of each agent, language.
 
-    With the run's own config this gives exactly the numbers that training logged at that checkpoint.
+    With the run's own config this gives exactly the numbers that training logged at that checkpoint. Several runs play
+    the same tasks with the same seeds, and each is compared with the first, task by task. Where the environment tells
+    the team that an answer was wrong, the score without being told stands beside it.
     """
+    targets, overrides = _targets(words)
+
     from rich.console import Console
 
-    from marft.learn.train import held_out
     from marft.run import show
+    from marft.run.benchmark import Terms, read_benchmarks
+    from marft.run.compare import compare_runs, evaluate_run
     from marft.run.directory import to_json
     from marft.run.opening import open_team
-    from marft.run.preflight import check_prompts
 
-    team, opened = open_team(target, checkpoint, overrides or ())
-    check_prompts(team, target)
-    if not team.config.evaluation.tasks:
-        raise MarftError(f"{target}: evaluation.tasks is 0, so there is nothing to play; add evaluation.tasks=32")
-    watcher = show.Phases(Console(stderr=True))
+    terms = Terms(read_benchmarks(on or (), path or ()), limit, samples, influence)
+    console, watcher = Console(), show.Phases(Console(stderr=True))
+    opened = ""
     try:
-        report = held_out(team, watcher).report
+        if len(targets) > 1:
+            found = compare_runs(targets, checkpoint, overrides, terms, watcher)
+        else:
+            watcher.phase(f"loading {targets[0]}")
+            team, name = open_team(targets[0], checkpoint, overrides)
+            opened = f"{name}\n{show.model_line(team)}"
+            found = evaluate_run(team, terms, targets[0], watcher)
     finally:
         watcher.finish()
     if json:
-        print(to_json(report))
+        print(to_json(found if on else found[""]))
         return
-    console = Console()
-    console.print(f"{opened}\n{show.model_line(team)}", markup=False, highlight=False, soft_wrap=True)
-    console.print(show.report_tables(report))
+    if opened:
+        console.print(opened, markup=False, highlight=False, soft_wrap=True)
+    for name, report in found.items():
+        if name:
+            console.print(f"\non {name}", style="bold", markup=False, highlight=False)
+        console.print(show.comparison_tables(report) if len(targets) > 1 else show.report_tables(report))
 
 
 @app.command(epilog='Example: marft play runs/mine --question "What is 17 + 25?"')
@@ -241,9 +290,9 @@ def check(config: Config, overrides: Overrides = None) -> None:
     console = Console()
     console.print(f"model: {show.model_line(team)}", markup=False, highlight=False, soft_wrap=True)
     console.print(draw(team.game))
-    console.print(show.room_table(rooms, team.base.context))
+    console.print(show.room_table(rooms))
     for room in rooms:
-        if room.fullest + room.reply > team.base.context:
+        if room.fullest + room.reply > room.context:
             refuse = team.config.rollout.context_policy == "refuse"
             what = "the episode fails" if refuse else "the oldest messages are left out"
             console.print(
@@ -276,6 +325,14 @@ def environments() -> None:
     rows = [(each.name, each.description, each.needs) for each in known_environments()]
     rows.append(("(module:Class)", "your own; see docs/environments.md", "a module that can be imported from here"))
     Console().print(show.known_table(("environment.name", "what it is", "needs"), rows))
+
+
+def _targets(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The runs and configs, and the overrides: words with a `=` that name nothing on the disk."""
+    targets = [word for word in words if "=" not in word or Path(word).exists()]
+    if not targets:
+        raise MarftError("RUN_OR_CONFIG is missing: name a run or a config first, as in marft eval runs/mine")
+    return targets, [word for word in words if word not in targets]
 
 
 def _split(config: str | None, overrides: list[str] | None, optional: bool) -> tuple[str | None, list[str]]:

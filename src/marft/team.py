@@ -1,58 +1,152 @@
-"""A team ready to play: the game, the model with its adapters, the critic and the generator, from one config."""
+"""A team ready to play: the game, and behind each base model its adapters, its critic and its engine."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from marft.config import Config
-from marft.game.flexmg import FlexMG, build_game
-from marft.generate.base import Generator
+from marft.config import Config, ModelConfig
+from marft.game.flexmg import Agent, FlexMG, build_game
+from marft.generate.base import Generator, Usage
+from marft.generate.endpoint import EndpointGenerator
 from marft.generate.torch_engine import TorchEngine
 from marft.models.base import Base, load_base
-from marft.models.critic import ADAPTER as CRITIC
 from marft.models.critic import Critic
 from marft.models.policy import Policy
-from marft.rollout import Stage
-from marft.types import MarftError
+from marft.rollout import Seat, Stage
+from marft.tools import Tool, build_tools, choose_tools
+from marft.types import Action, MarftError
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One base model of a team: its adapters, the critic that reads in its tokens (None: the config asks for none),
+    the engine that generates with it, and the agents whose rows it scores and values.
+
+    `name` is `main` for the first, and tells the critics of several backends apart.
+    """
+
+    name: str
+    policy: Policy
+    critic: Critic | None
+    generator: Generator
+    agents: tuple[str, ...]
+
+    @property
+    def base(self) -> Base:
+        """The base model with its chat format."""
+        return self.policy.base
+
+    def __str__(self) -> str:
+        """`tiny (float32, cpu, 1 threads)`."""
+        dtype = str(self.base.model.dtype).removeprefix("torch.")
+        threads = f", {torch.get_num_threads()} threads" if self.base.device.type == "cpu" else ""
+        return f"{self.base.name} ({dtype}, {self.base.device.type}{threads})"
 
 
 @dataclass(frozen=True)
 class Team:
-    """Everything a config describes, built; `critic` is None when the config asks for none."""
+    """Everything a config describes, built. Agents of one base model share a backend; an endpoint's agent, whose
+    words must be read by some critic, belongs to the first."""
 
     config: Config
     game: FlexMG
-    base: Base
-    policy: Policy
-    critic: Critic | None
-    generator: Generator
+    backends: tuple[Backend, ...]
+    seats: Mapping[str, Seat]
 
     @property
     def stage(self) -> Stage:
         """The rules under which this team's episodes are played."""
         play = self.config.rollout
-        return Stage(self.game, self.base.chat, self.generator, self.base.context, play.context_policy, play.deadline)
+        return Stage(self.game, self.seats, play.context_policy, play.deadline)
 
     @property
     def trainable(self) -> tuple[str, ...]:
         """The names of the agents that learn, as declared."""
         return tuple(agent.name for agent in self.game.agents if agent.trainable)
 
+    @property
+    def critics(self) -> dict[str, Critic]:
+        """The critics by adapter name; empty when the config asks for none."""
+        return {each.critic.name: each.critic for each in self.backends if each.critic is not None}
+
+    @property
+    def usage(self) -> Usage:
+        """Totals of all engines."""
+        return sum((each.generator.usage for each in self.backends), Usage())
+
+    def backend(self, agent: str) -> Backend:
+        """The backend of an agent."""
+        return next(each for each in self.backends if agent in each.agents)
+
+    def policy_of(self, adapter: str) -> Policy:
+        """The policy that holds an adapter (an agent's or a critic's)."""
+        return next(each.policy for each in self.backends if adapter in each.policy.adapters)
+
+    def prompt_of(self, action: Action) -> str:
+        """What the agent read before an action, as text with every special token visible."""
+        return self.seats[action.agent].chat.show(action.prompt_ids)
+
+    def load(self, version: int) -> None:
+        """Announce to every engine that the adapters now hold `version`."""
+        for backend in self.backends:
+            backend.generator.load(version)
+
 
 def build_team(config: Config, source: str = "config", base: Base | None = None) -> Team:
-    """Build a team; `base` is a model that is already loaded. Raises `MarftError` naming `source` and the key."""
+    """Build a team; `base` is a model that is already loaded, for agents without a `model` of their own.
+
+    Raises `MarftError` naming `source` and the key.
+    """
     if config.threads:
         torch.set_num_threads(config.threads)
     game = build_game(config, source)
     try:
-        base = base or load_base(config.model, config.device)
-        adapters = dict.fromkeys(agent.adapter for agent in game.agents)
-        if config.critic.kind == "shared":
-            adapters[CRITIC] = None
-        policy = Policy(base, config.lora, list(adapters), config.seed)
+        backends = _backends(config, game, base)
     except MarftError as error:
         raise MarftError(f"{source}: {error}") from error.__cause__
-    critic = Critic(policy) if config.critic.kind == "shared" else None
-    return Team(config, game, base, policy, critic, TorchEngine(policy, config.rollout.slots))
+    return Team(config, game, backends, _seats(config, game, backends, source))
+
+
+def _backends(config: Config, game: FlexMG, base: Base | None) -> tuple[Backend, ...]:
+    models: dict[ModelConfig, list[Agent]] = {}
+    elsewhere = []
+    for given, agent in zip(config.team.agents, game.agents, strict=True):
+        if given.endpoint is not None:
+            elsewhere.append(agent)
+        else:
+            models.setdefault(config.model_of(given), []).append(agent)
+    backends = []
+    for number, (model, agents) in enumerate(models.items()):
+        name = "main" if number == 0 else f"model-{number + 1}"
+        critic = None if config.critic.kind == "none" else "critic" if number == 0 else f"critic-{number + 1}"
+        loaded = base if base is not None and model == config.model else load_base(model, config.device)
+        adapters = [*dict.fromkeys(agent.adapter for agent in agents), *([critic] if critic else [])]
+        policy = Policy(loaded, config.lora, adapters, config.seed, model.tuning)
+        members = [*agents, *(elsewhere if number == 0 else [])]
+        backends.append(
+            Backend(
+                name,
+                policy,
+                Critic(policy, critic) if critic else None,
+                TorchEngine(policy, config.rollout.slots),
+                tuple(agent.name for agent in members),
+            )
+        )
+    return tuple(backends)
+
+
+def _seats(config: Config, game: FlexMG, backends: tuple[Backend, ...], source: str) -> dict[str, Seat]:
+    theirs: Mapping[str, Tool] = getattr(game.environment, "tools", {})
+    used = any(agent.tools for agent in game.agents)  # building starts servers
+    built = {**build_tools(config.tools, source), **{name: (tool,) for name, tool in theirs.items()}} if used else {}
+    seats = {}
+    for given, agent in zip(config.team.agents, game.agents, strict=True):
+        backend = next(each for each in backends if agent.name in each.agents)
+        chat, context = backend.base.chat, backend.base.context
+        generator = backend.generator if given.endpoint is None else EndpointGenerator(given.endpoint, chat)
+        tools = choose_tools(agent.tools, built, f"{source}: team.agents.{agent.name}.tools")
+        seats[agent.name] = Seat(chat, generator, context, tools)
+    return seats

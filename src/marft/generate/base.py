@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from marft.config import SamplingConfig
+from marft.models.chat import Exchange
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Request:
 
     `order` fixes the place in the admission queue (episode, agent, turn); `greedy` overrides the sampling temperature.
     `adapter` None means the bare base model. `speaker` (the agent's name) and `on_token`, told each id as it is drawn,
-    are for those who listen; neither changes the reply.
+    are for those who listen; neither changes the reply. `profile` and `exchanges` are what the prompt was made of,
+    for generators that take messages instead of ids.
     """
 
     prompt_ids: tuple[int, ...]
@@ -26,6 +28,8 @@ class Request:
     greedy: bool = False
     speaker: str = ""
     on_token: Callable[[int], None] | None = None
+    profile: str = ""
+    exchanges: tuple[Exchange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,15 @@ class Usage:
     prompt_tokens_computed: int = 0
     sampled_tokens: int = 0
     seconds: float = field(default=0.0)
+
+    def __add__(self, other: Usage) -> Usage:
+        """Totals of two engines."""
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.prompt_tokens_computed + other.prompt_tokens_computed,
+            self.sampled_tokens + other.sampled_tokens,
+            self.seconds + other.seconds,
+        )
 
 
 class Generator(Protocol):

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marft.models.attention import additive
+
 
 class Prefill:
     """Keeps the keys and values of a packed prompt pass, one pair [heads, T, d] per layer."""
@@ -35,6 +37,7 @@ class Slots:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._rows = torch.empty(0, dtype=torch.long)
+        self._used: slice | Tensor = slice(0)
         self._at = torch.empty(0, dtype=torch.long)
         self._longest = 0
 
@@ -52,20 +55,29 @@ class Slots:
             self.keys[layer][first : first + len(paths), :, :longest] = keys[:, where].transpose(0, 1)
             self.values[layer][first : first + len(paths), :, :longest] = values[:, where].transpose(0, 1)
 
-    def advance(self, at: Tensor, dtype: torch.dtype) -> Tensor:
-        """The next `update` writes row i's new key at position `at[i]` [n]; returns the mask [n, 1, 1, longest]."""
-        self._rows = torch.arange(len(at), device=at.device)
+    def advance(
+        self, at: Tensor, dtype: torch.dtype, window: int | None = None, rows: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        """The next `update` writes the new key of slot `rows[i]` (default: i) at position `at[i]` [n].
+
+        Returns the backbone's masks [n, 1, 1, longest], with one for layers that have a sliding `window` if one of
+        the rows is longer than it.
+        """
+        self._rows = torch.arange(len(at), device=at.device) if rows is None else torch.tensor(rows, device=at.device)
+        self._used = slice(len(at)) if rows is None else self._rows  # a view of the cache, or a copy of some of it
         self._at = at
         self._longest = int(at.max()) + 1
-        seen = torch.arange(self._longest, device=at.device) <= at[:, None]
-        return torch.zeros(seen.shape, dtype=dtype, device=at.device).masked_fill_(~seen, float("-inf"))[:, None, None]
+        back = at[:, None] - torch.arange(self._longest, device=at.device)
+        masks = {"attention_mask": additive(back >= 0, dtype)[:, None, None]}
+        if window is not None and self._longest > window:
+            masks["windowed_mask"] = additive((back >= 0) & (back < window), dtype)[:, None, None]
+        return masks
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write one new key and value per row [n, heads, 1, d]; attend to all of the row."""
         self.keys[layer][self._rows, :, self._at] = keys[:, :, 0]
         self.values[layer][self._rows, :, self._at] = values[:, :, 0]
-        used = len(self._rows)
-        return self.keys[layer][:used, :, : self._longest], self.values[layer][:used, :, : self._longest]
+        return self.keys[layer][self._used, :, : self._longest], self.values[layer][self._used, :, : self._longest]
 
     def move(self, source: int, target: int) -> None:
         """Copy a slot over another."""

@@ -141,7 +141,7 @@ class TorchEngine:
                 base = self.policy.base
                 prefill = Prefill()
                 with self.policy.acting_as(adapter) as backbone:
-                    inputs = packed.inputs(base.device, base.model.dtype)
+                    inputs = packed.inputs(base.device, base.model.dtype, base.window)
                     states = backbone(**inputs, use_cache=False, keys_values=prefill).last_hidden_state[0]
                 room = max(each.length + each.request.sampling.max_tokens for each in [*members, *self._running])
                 self._slots.fill(prefill, packed.paths, len(self._running), room)
@@ -152,26 +152,36 @@ class TorchEngine:
                     prompt_tokens=self._usage.prompt_tokens + sum(len(path) for path in packed.paths),
                     prompt_tokens_computed=self._usage.prompt_tokens_computed + len(packed.tokens),
                 )
-                self._draw(members, base.head(states[last]))
+                self._draw(members, self.policy.head(adapter)(states[last]))
         self._waiting = self._waiting[free:]  # only now: until they run, an error finds them in the queue
         self._finish()
 
     @torch.no_grad()
     def _step(self) -> None:
-        """One token for every running reply."""
-        running, base = self._running, self.policy.base
+        """One token for every running reply: in one forward pass, or in one per adapter where rows cannot mix."""
+        adapters = [each.request.adapter for each in self._running]
+        shares = self.policy.routed.shares(adapters)
+        if len(shares) == 1:
+            logits = self._advance(None)
+        else:
+            parts = torch.cat([self._advance(rows) for rows in shares])
+            logits = torch.empty_like(parts)
+            logits[[row for rows in shares for row in rows]] = parts
+        self._draw(self._running, logits)
+        self._finish()
+
+    def _advance(self, rows: list[int] | None) -> Tensor:
+        """Take the newest token of these rows (None: of all) in; returns the logits [n, V] of their next."""
+        base = self.policy.base
+        running = self._running if rows is None else [self._running[row] for row in rows]
+        adapters = [each.request.adapter for each in running]
         newest = torch.tensor([[each.tokens[-1]] for each in running], device=base.device)
         at = torch.tensor([each.length - 1 for each in running], device=base.device)
-        mask = self._slots.advance(at, base.model.dtype)
+        masks = self._slots.advance(at, base.model.dtype, base.window, rows)
         states = self.policy.routed.hidden(
-            [each.request.adapter for each in running],
-            input_ids=newest,
-            position_ids=at[:, None],
-            attention_mask=mask,
-            keys_values=self._slots,
+            adapters, input_ids=newest, position_ids=at[:, None], keys_values=self._slots, **masks
         )
-        self._draw(running, base.head(states[:, 0]))
-        self._finish()
+        return self.policy.head(adapters[0])(states[:, 0])
 
     def _draw(self, members: list[Running], logits: Tensor) -> None:
         draws = torch.tensor([float(each.draws[len(each.tokens)]) for each in members], device=logits.device)

@@ -33,9 +33,32 @@ def collate(episodes: Sequence[Episode], agents: Sequence[str], level: Literal["
     return Collated(_batch(kept, tuple(agents), level) if kept else None, dropped)
 
 
+@dataclass(frozen=True)
+class _Chain:
+    """The actions of one side of an episode: what one reward flows back along."""
+
+    episode: Episode
+    actions: tuple[Action, ...]
+    final_joint: tuple[int, ...]
+
+
+def _chains(episode: Episode) -> list[_Chain]:
+    """One chain per side, in the order in which they first acted; a team that plays alone has one side."""
+    sides = dict.fromkeys(action.side for action in episode.actions)
+    return [
+        _Chain(
+            episode,
+            tuple(action for action in episode.actions if action.side == side),
+            episode.final_joint_ids.get(side, ()),
+        )
+        for side in sides
+    ]
+
+
 def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal["action", "token"]) -> Batch:
-    actions = [action for episode in episodes for action in episode.actions]
-    owner = [number for number, episode in enumerate(episodes) for _ in episode.actions]
+    chains = [chain for episode in episodes for chain in _chains(episode)]
+    actions = [action for chain in chains for action in chain.actions]
+    owner = [number for number, chain in enumerate(chains) for _ in chain.actions]
     tokens, attention = pad([[*each.prompt_ids, *each.token_ids] for each in actions])
     action_mask = torch.zeros_like(attention)
     logprobs = torch.zeros(tokens.shape)
@@ -44,10 +67,10 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         action_mask[row, start:end] = True
         logprobs[row, start:end] = torch.tensor(each.logprobs)
     joint, joint_mask = pad([each.joint_ids for each in actions])
-    final_joint, final_joint_mask = pad([each.final_joint_ids for each in episodes])
-    groups: dict[tuple[str, str, int], int] = {}
+    final_joint, final_joint_mask = pad([chain.final_joint for chain in chains])
+    groups: dict[tuple[str, str, int, int], int] = {}
     group = [
-        groups.setdefault(_group(episodes[number], each), len(groups))
+        groups.setdefault(_group(chains[number].episode, each), len(groups))
         for number, each in zip(owner, actions, strict=True)
     ]
     return Batch(
@@ -63,12 +86,12 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         agent=torch.tensor([agents.index(each.agent) for each in actions]),
         turn=torch.tensor([each.turn for each in actions]),
         episode=torch.tensor(owner),
-        position=torch.tensor([place for episode in episodes for place in range(len(episode.actions))]),
+        position=torch.tensor([place for chain in chains for place in range(len(chain.actions))]),
         words=torch.tensor([max(1, len(each.text.split())) for each in actions]),
         groups=torch.tensor(group),
         final_joint=final_joint,
         final_joint_mask=final_joint_mask,
-        terminated=torch.tensor([each.terminated for each in episodes]),
+        terminated=torch.tensor([chain.episode.terminated for chain in chains]),
     )
 
 
@@ -93,5 +116,5 @@ def _first(mask: Tensor) -> Tensor:
     return mask & (mask.cumsum(1) == 1)
 
 
-def _group(episode: Episode, action: Action) -> tuple[str, str, int]:
-    return episode.group, action.agent, action.turn
+def _group(episode: Episode, action: Action) -> tuple[str, str, int, int]:
+    return episode.group, action.agent, action.turn, action.step

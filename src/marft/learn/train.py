@@ -13,53 +13,45 @@ from marft.config import Config, UpdateConfig
 from marft.learn.clock import Clock, shares
 from marft.learn.collate import collate
 from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
-from marft.learn.losses import action_log_ratio, explained_variance, quantiles, reference_kl, sampler_gap
-from marft.learn.play import EVALUATION_SEED, play_iteration, play_plans, play_stats
+from marft.learn.losses import action_log_ratio, quantiles
+from marft.learn.play import play_iteration, play_stats
+from marft.learn.score import fit_critics, prepare, value_decisions
 from marft.learn.sequential import carry_on, update_order
-from marft.learn.update import (
-    Learner,
-    Lesson,
-    Stats,
-    batch_logprobs,
-    batch_scores,
-    critic_values,
-    score_rows,
-    update_agent,
-    update_critic,
-)
-from marft.rollout import Plan
+from marft.learn.update import Learner, Lesson, Stats, score_rows, update_agent
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
-from marft.run.evaluate import Evaluation, evaluate
+from marft.run.evaluate import held_out
 from marft.run.interrupt import GracefulStop
 from marft.run.metrics import MetricsWriter
 from marft.run.progress import Watcher
 from marft.run.state import load_training, save_training
 from marft.team import Team
-from marft.types import Batch, Credit, Episode
+from marft.types import Episode
 
 
 @dataclass(frozen=True)
 class Training:
-    """A team and what learns it: one optimiser per adapter (and one for the critic, named `critic`)."""
+    """A team and what learns it: one optimiser per adapter (and one per critic, by the critic's name)."""
 
     team: Team
     optimisers: dict[str, torch.optim.Optimizer]
 
     @classmethod
     def of(cls, team: Team) -> Training:
-        """Fresh optimisers for every adapter some trainable agent acts with, and for the critic."""
+        """Fresh optimisers for every adapter some trainable agent acts with, and for the critics."""
         update, critic = team.config.update, team.config.critic
         adapters = dict.fromkeys(team.game.agent(name).adapter for name in team.trainable)
         optimisers: dict[str, torch.optim.Optimizer] = {
-            name: torch.optim.AdamW(team.policy.parameters(name).values(), update.lr, weight_decay=update.weight_decay)
+            name: torch.optim.AdamW(
+                team.policy_of(name).parameters(name).values(), update.lr, weight_decay=update.weight_decay
+            )
             for name in adapters
         }
-        if team.critic is not None:
-            head = [value for name, value in team.critic.parameters().items() if name.startswith("head.")]
-            body = [value for name, value in team.critic.parameters().items() if not name.startswith("head.")]
+        for critic_name, each in team.critics.items():
+            head = [value for name, value in each.parameters().items() if name.startswith("head.")]
+            body = [value for name, value in each.parameters().items() if not name.startswith("head.")]
             groups = [{"params": head, "lr": critic.head_lr}, {"params": body, "lr": critic.lr}]
-            optimisers["critic"] = torch.optim.AdamW(groups, weight_decay=0.0)
+            optimisers[critic_name] = torch.optim.AdamW(groups, weight_decay=0.0)
         return cls(team, optimisers)
 
 
@@ -74,7 +66,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     checkpoint.clean(run)
     checkpoint.seed_rng(config.seed)  # nothing here draws from the global states, but a user's environment may
     first = load_training(run, training.team, training.optimisers) if resume else 0
-    team.generator.load(version=first)
+    team.load(version=first)
     reports: dict[str, Any] = {}
     episodes: list[Episode] = []
     saving = 0.0  # seconds the last checkpoint took: they count in the next row, because a row is written before it
@@ -87,11 +79,11 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
                     save_training(run, team, training.optimisers, iteration, _score(episodes))
                 return reports
-            used = team.generator.usage
+            used = team.usage
             clock = Clock({"save": saving})
             episodes, stats = iterate(training, iteration, clock, watcher)
-            team.generator.load(version=iteration + 1)  # the sampler sees new weights
-            usage = team.generator.usage
+            team.load(version=iteration + 1)  # the sampler sees new weights
+            usage = team.usage
             stats["play_tokens_per_second"] = (usage.sampled_tokens - used.sampled_tokens) / clock.seconds["rollout"]
             due = config.evaluation.every and (iteration + 1) % config.evaluation.every == 0
             if due and iteration + 1 < config.iterations:
@@ -101,7 +93,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     )
             if iteration % config.run.episodes_every == 0:
                 with clock.phase("save"):
-                    run.write_episodes(f"train-{iteration:06d}", episodes, team.base.chat.show)
+                    run.write_episodes(f"train-{iteration:06d}", episodes, team.prompt_of)
             stats = {**stats, **shares(clock)}
             # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
@@ -128,50 +120,20 @@ def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) 
         lesson = prepare(team, batch, stats)
     with clock.phase("critic"):
         watcher.phase("valuing what was played")
-        values, final = (
-            critic_values(team.critic, batch, config.update.micro_tokens) if team.critic else (None, None)
-        )  # 3
+        values, final = value_decisions(team, batch) if team.critics else (None, None)  # 3
     lesson, returns = give_credit(lesson, values, final, config)  # 4 advantages, returns
     with clock.phase("update"):
-        if iteration >= config.critic.warmup or team.critic is None:
+        if iteration >= config.critic.warmup or not team.critics:
             stats.update(update_agents(training, lesson, iteration, watcher))  # 5-7 agent by agent
-    if team.critic is not None and values is not None:
+    if values is not None:
         with clock.phase("critic"):
             watcher.phase("fitting the critic")
-            fitted = update_critic(
-                team.critic, training.optimisers["critic"], batch, values, returns, config.critic,
-                config.update.micro_tokens, iteration,
-            )  # fmt: skip
-        mask = batch.decision_mask
-        stats["critic"] = {**fitted, "explained_variance": explained_variance(values, returns, mask)}
+            stats.update(fit_critics(team, training.optimisers, batch, values, returns, iteration))
     else:
         stats["groups_of_one"] = lone_groups(batch.groups)
     if any(name in stats for name in team.game.names):
         stats["update_tokens_per_second"] = float(batch.action_mask.sum()) / clock.seconds["update"]
     return episodes, stats
-
-
-def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
-    """Old and reference log-probabilities of what was played; the KL to the base joins the reward if it should."""
-    update = team.config.update
-    temperature = torch.tensor([team.game.agents[agent].sampling.temperature for agent in batch.agent.tolist()])
-    adapters = [team.game.agents[agent].adapter for agent in batch.agent.tolist()]
-    old, entropy = batch_scores(team.policy, batch, adapters, temperature, update.micro_tokens)
-    tokens = {name: batch.action_mask & (batch.agent == i)[:, None] for i, name in enumerate(team.game.names)}
-    stats["entropy"] = {name: float(entropy[mine].mean()) for name, mine in tokens.items() if bool(mine.any())}
-    gap = sampler_gap(old, batch.logprobs, batch.action_mask)
-    stats["sampler_gap"] = gap
-    reference = None
-    if update.kl_reference > 0:
-        bare: list[str | None] = [None] * batch.rows
-        reference = batch_logprobs(team.policy, batch, bare, temperature, update.micro_tokens)
-        distance = reference_kl(old, reference, batch.action_mask, "k1").sum(1)
-        stats["reference_kl"] = float(distance.sum() / batch.action_mask.sum())
-        if update.kl_in == "reward":
-            batch = replace(batch, rewards=batch.rewards - update.kl_reference * distance)
-    ones = torch.ones(batch.rows)
-    nothing = Credit(torch.zeros_like(old), torch.zeros_like(old))
-    return Lesson(batch, nothing, old, reference, ones, temperature)
 
 
 def give_credit(lesson: Lesson, values: Tensor | None, final: Tensor | None, config: Config) -> tuple[Lesson, Tensor]:
@@ -196,7 +158,7 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
         if not len(rows):
             continue
         watcher.phase(f"updating {', '.join(members)}")
-        learner = Learner(team.policy, adapter, optimiser)
+        learner = Learner(team.policy_of(adapter), adapter, optimiser)
         found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
         if config.carry == "happo":
             found.update(quantiles(carry[rows], "carry"))
@@ -237,19 +199,10 @@ def record_evaluation(training: Training, run: RunDirectory, iteration: int, wat
     if not team.config.evaluation.tasks:
         return None
     evaluation = held_out(team, watcher)
-    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.base.chat.show)
+    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.prompt_of)
     run.write_evaluation(iteration, evaluation.report)
     watcher.evaluation(title, evaluation.headline)
     return evaluation.report
-
-
-def held_out(team: Team, watcher: Watcher) -> Evaluation:
-    """Evaluate a team as training does: the same weights and config give the same report on the CPU, bit for bit."""
-
-    def play(plans: Sequence[Plan], label: str) -> list[Episode]:
-        return play_plans(team, plans, watcher, label)
-
-    return evaluate(team, play, EVALUATION_SEED)
 
 
 def save_if_due(training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode]) -> float:
@@ -270,10 +223,9 @@ def _score(episodes: Sequence[Episode]) -> float:
 def summary(team: Team, run: RunDirectory) -> dict[str, object]:
     """What the display says about a run when it starts."""
     config = team.config
-    dtype = str(team.base.model.dtype).removeprefix("torch.")
     return {
         "run": run.path,
-        "model": f"{team.base.name} ({dtype}, {team.base.device.type}, {torch.get_num_threads()} threads)",
+        "model": "; ".join(map(str, team.backends)),
         "team": ", ".join(team.game.names),
         "learner": f"MARFT-{'A' if config.update.level == 'action' else 'T'}, {config.update.schedule}",
     }

@@ -225,21 +225,24 @@ def score_rows(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateCon
     return batch_logprobs(learner.policy, batch, adapters, lesson.temperature[rows], config.micro_tokens)
 
 
-def critic_values(critic: Critic, batch: Batch, budget: int) -> tuple[Tensor, Tensor]:
-    """Values [N, S] at decision positions (zero elsewhere) and of each episode's final joint view [B]."""
-    with torch.no_grad():
-        values = torch.zeros(batch.tokens.shape)
-        for here, part in _value_packs(critic, batch, budget):
-            mask = batch.decision_mask[here]
-            values[here] = torch.zeros(mask.shape).masked_scatter(mask, part)
-        final = torch.zeros(len(batch.terminated))
-        views = unpad(batch.final_joint, batch.final_joint_mask)
-        open_ended = [number for number, view in enumerate(views) if view and not bool(batch.terminated[number])]
-        ends = [views[number] for number in open_ended]
-        for packed in pack(ends, budget):
-            rows, part, _ = critic.values(packed, [len(end) for end in ends])
-            final[torch.tensor([open_ended[row] for row in rows])] = part.cpu()
-    return values, final
+@torch.no_grad()
+def critic_values(critic: Critic, batch: Batch, budget: int) -> Tensor:
+    """Values [N, S] at decision positions, zero elsewhere."""
+    values = torch.zeros(batch.tokens.shape)
+    for here, part in _value_packs(critic, batch, budget):
+        mask = batch.decision_mask[here]
+        values[here] = torch.zeros(mask.shape).masked_scatter(mask, part)
+    return values
+
+
+@torch.no_grad()
+def view_values(critic: Critic, views: Sequence[Sequence[int]], budget: int) -> Tensor:
+    """The values [n] of joint views, none of them empty."""
+    values = torch.zeros(len(views))
+    for packed in pack(views, budget):
+        rows, part, _ = critic.values(packed, [len(view) for view in views])
+        values[torch.tensor(rows)] = part.cpu()
+    return values
 
 
 def update_critic(

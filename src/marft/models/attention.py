@@ -1,7 +1,8 @@
 """Attention over packed rows (learning, prefill) and over a slot cache (decoding), plugged into transformers.
 
-transformers hands every keyword it does not know down to the attention function, which is how the cache arrives here
-without touching a model's own code: `backbone(..., keys_values=store)`.
+transformers hands every keyword it does not know down to the attention function, which is how the cache and the
+mask of sliding-window layers arrive here without touching a model's own code:
+`backbone(..., keys_values=store, windowed_mask=mask)`.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     keys_values: KeysValues | None = None,
+    sliding_window: int | None = None,
+    windowed_mask: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention: query [b, h, q, d], key/value [b, h_kv, k, d], mask [b or 1, 1, q, k].
+    """Scaled dot-product attention: query [b, h, q, d], key/value [b, h_kv, k, d], masks [b or 1, 1, q, k].
+
+    A layer that says it has a `sliding_window` goes by `windowed_mask`, where one is given: only the caller knows the
+    positions of packed or cached tokens. Without one, nothing lies outside the window.
 
     A single query per row (decoding) folds the query heads that share a key head into the query axis, so that the
     cache is never repeated; with more queries the keys are repeated, which is cheap there.
     """
     if keys_values is not None:
         key, value = keys_values.update(module.layer_idx, key, value)
+    if sliding_window is not None and windowed_mask is not None:
+        attention_mask = windowed_mask
     batch, heads, queries, size = query.shape
     shared = heads // key.shape[1]
     if queries == 1:

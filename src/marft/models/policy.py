@@ -1,11 +1,9 @@
-"""The policy: one frozen base model and the LoRA adapters of all agents (and of the critic) on top of it."""
+"""The policy: one frozen base model and the adapters of all agents (and of the critic) on top of it."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,9 +17,10 @@ from marft.learn.losses import entropy as token_entropy
 from marft.learn.losses import token_logprobs
 from marft.models.base import Base
 from marft.models.pack import Packed, pack
-from marft.types import MarftError
+from marft.models.weights import Backbone, FullWeights, Head, LoraAdapters, Weights, overwrite
 
 Entropy = Literal["gradient", "value", "none"]
+Tuning = Literal["lora", "full"]
 HEAD_CHUNK = 1024  # positions projected to the vocabulary at a time: bounds memory at chunk x vocabulary floats
 
 
@@ -38,71 +37,36 @@ class Scores:
 class Policy:
     """Base plus named adapters. Only the adapter named in a call takes part in it; None is the bare base model."""
 
-    def __init__(self, base: Base, lora: LoraConfig, adapters: Sequence[str], seed: int = 0) -> None:
-        from peft import LoraConfig as PeftConfig
-        from peft import get_peft_model
-
-        self.base = base
+    def __init__(
+        self, base: Base, lora: LoraConfig, adapters: Sequence[str], seed: int = 0, tuning: Tuning = "lora"
+    ) -> None:
         self.adapters = tuple(dict.fromkeys(adapters))
-        settings = PeftConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets, task_type="CAUSAL_LM")
-        with torch.random.fork_rng(devices=[]):
-            for position, name in enumerate(self.adapters):
-                torch.manual_seed(_seed_of(seed, name))
-                try:
-                    if position == 0:
-                        self.peft: Any = get_peft_model(base.model, settings, adapter_name=name)
-                    else:
-                        self.peft.add_adapter(name, settings)
-                except KeyError:  # torch keeps adapters by name beside its own methods, such as `train` or `type`
-                    raise MarftError(f"team.agents: no adapter can be called '{name}'; choose another name") from None
-                except ValueError as error:
-                    raise MarftError(f"lora.targets: {lora.targets} do not fit {base.name}: {error}") from None
-        self.peft.eval()
-        self.routed = Routed(self)
-        self._parameters = {name: _adapter_parameters(self.peft, name) for name in self.adapters}
-        for parameters in self._parameters.values():
-            for parameter in parameters.values():
-                parameter.data = parameter.data.float()
+        self.weights: Weights = (
+            FullWeights(base, self.adapters) if tuning == "full" else LoraAdapters(base, lora, self.adapters, seed)
+        )
+        self.base = self.weights.base
+        self.routed = Routed(self.weights)
 
     def parameters(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         """The adapter's own tensors by name: never another's, whichever adapter is active."""
-        return self._parameters[adapter]
+        return self.weights.parameters(adapter)
 
     def load_parameters(self, adapter: str, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite an adapter in place. Raises `MarftError` when names or shapes do not fit."""
-        own = self._parameters[adapter]
-        if set(own) != set(tensors) or any(own[name].shape != tensors[name].shape for name in own):
-            raise MarftError(
-                f"adapter '{adapter}': its tensors do not fit this model and lora section (other r or targets?)"
-            )
-        with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(tensors[name])
+        overwrite(adapter, self.parameters(adapter), tensors)
 
-    @contextmanager
-    def acting_as(self, adapter: str | None) -> Iterator[Any]:
-        """Route the backbone through one adapter, or through none; yields the backbone."""
-        if adapter is None:
-            try:
-                with self.peft.disable_adapter():
-                    yield self.base.backbone
-            finally:
-                self._thaw()
-        else:
-            self.peft.set_adapter(adapter)
-            self._thaw()
-            yield self.base.backbone
+    def acting_as(self, adapter: str | None) -> AbstractContextManager[Backbone]:
+        """The backbone as one adapter computes it, or as the bare base does, for the length of a `with`."""
+        return self.weights.acting_as(adapter)
 
-    def _thaw(self) -> None:
-        """Undo what peft does at every switch: a graph that holds a frozen adapter loses its gradient in silence."""
-        for parameters in self._parameters.values():
-            for parameter in parameters.values():
-                parameter.requires_grad_(True)
+    def head(self, adapter: str | None) -> Head:
+        """The vocabulary projection of an adapter (states [..., H] -> logits [..., V]); callable at any time."""
+        return self.weights.head(adapter)
 
     def hidden(self, packed: Packed, adapter: str | None) -> Tensor:
         """Last hidden states [T, H] of a packed sequence."""
         with self.acting_as(adapter) as backbone:
-            inputs = packed.inputs(self.base.device, self.base.model.dtype)
+            inputs = packed.inputs(self.base.device, self.base.model.dtype, self.base.window)
             states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state[0]
         return states
 
@@ -126,18 +90,18 @@ class Policy:
         states = self.hidden(packed, adapter)[torch.from_numpy(nodes).to(device)]
         tokens = packed.tokens[np.concatenate(targets)].to(device)
         where = torch.from_numpy(place).to(device)
-        logprobs, spread = self._project(states, where, tokens, temperature, entropy)
+        logprobs, spread = self._project(self.head(adapter), states, where, tokens, temperature, entropy)
         return Scores(packed.rows, logprobs, spread, tuple(lengths))
 
     def _project(
-        self, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, entropy: Entropy
+        self, head: Head, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, entropy: Entropy
     ) -> tuple[Tensor, Tensor]:
         """Project states [M, H] in chunks; returns log-probabilities and entropies of (where, token) pairs, flat."""
         logprobs = torch.zeros(len(tokens), device=states.device)
         spreads = torch.zeros(len(tokens), device=states.device)
 
         def chunk(part: Tensor, inside: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            logits = self.base.head(part)
+            logits = head(part)
             found = token_logprobs(logits, wanted, temperature, inside)
             if entropy == "none":
                 return found, torch.zeros_like(found)
@@ -186,34 +150,18 @@ class Policy:
 class Routed:
     """Decoding with a different adapter in every row of one batch (inference only)."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
+        """Which rows of a batch can go through one forward pass together: all, or those of one adapter."""
+        if self.weights.mixes:
+            return [list(range(len(adapters)))]
+        return [[row for row, other in enumerate(adapters) if other == adapter] for adapter in dict.fromkeys(adapters)]
 
     def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
-        """Last hidden states [n, q, H] of a batch whose row i goes through adapter `adapters[i]`."""
-        peft, backbone = self.policy.peft, self.policy.base.backbone
-        names = ["__base__" if name is None else name for name in adapters]
-        if len(set(names)) == 1:
-            with self.policy.acting_as(adapters[0]):
-                states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
-            return states
-        failure: BaseException | None = None
-        with peft.base_model._enable_peft_forward_hooks(adapter_names=names):
-            try:
-                states = backbone(**inputs, use_cache=False).last_hidden_state
-            except BaseException as error:
-                failure = error  # peft takes its hooks off only when nothing is raised inside
-        if failure is not None:
-            raise failure
+        """Last hidden states [n, q, H] of a batch whose row i goes through adapter `adapters[i]`: rows of one share."""
+        one = len(set(adapters)) == 1
+        with self.weights.acting_as(adapters[0]) if one else self.weights.mixed(adapters) as backbone:
+            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
         return states
-
-
-def _adapter_parameters(peft: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
-    # The name right after lora_A or lora_B and no other: agents may be called "0" or "mlp", as parts of a model are
-    mine = re.compile(rf"(\.lora_\w+)\.{re.escape(adapter)}(?=\.|$)")
-    found = {mine.sub(r"\1", name): each for name, each in peft.named_parameters() if mine.search(name)}
-    return found
-
-
-def _seed_of(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")

@@ -19,7 +19,7 @@ from typing import Any
 from marft.config import Config, dump_config, load_config
 from marft.types import Action, Episode, MarftError
 
-Prompts = Callable[[tuple[int, ...]], str]
+Prompts = Callable[[Action], str]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -118,7 +118,7 @@ class RunDirectory:
         return {int(file.stem): json.loads(file.read_text(encoding="utf8")) for file in files}
 
     def write_episodes(self, name: str, episodes: Iterable[Episode], prompts: Prompts | None = None) -> Path:
-        """Write `episodes/<name>.jsonl`, one readable episode a line; `prompts` turns prompt ids into text to show."""
+        """Write `episodes/<name>.jsonl`, one readable episode a line; `prompts` gives what an action's agent read."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"episode file name {name!r}: use letters, digits, '.', '_' and '-'")
         self.episodes.mkdir(exist_ok=True)
@@ -150,6 +150,7 @@ def episode_record(episode: Episode, prompts: Prompts | None = None) -> dict[str
         "terminated": episode.terminated,
         "truncated": episode.truncated,
         "error": error,
+        "answer": episode.answer,
         "metrics": dict(episode.metrics),
         "actions": [_action_record(action, episode.actions, prompts) for action in episode.actions],
     }
@@ -159,11 +160,14 @@ def _action_record(action: Action, actions: Sequence[Action], prompts: Prompts |
     record: dict[str, Any] = {
         "agent": action.agent,
         "turn": action.turn,
+        "step": action.step,
         "saw": [actions[parent].agent for parent in action.parents],
         "parents": list(action.parents),  # a name alone is ambiguous once an agent has spoken twice
     }
     if prompts is not None:
-        record["prompt"] = prompts(action.prompt_ids)
+        record["prompt"] = prompts(action)
+    if action.tool_results:
+        record["tool_results"] = list(action.tool_results)
     record |= {
         "text": action.text,
         "reward": action.reward,

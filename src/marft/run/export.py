@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from marft.config import Config
+from marft.config import LoraConfig, ModelConfig
 from marft.game.dependency import Static
 from marft.game.flexmg import Agent, FlexMG, build_game
 from marft.models.base import BUILT_IN, Base, load_base, quiet
 from marft.models.policy import Policy
+from marft.models.weights import LORA_FILE
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory, fsync, write_text
-from marft.run.state import ADAPTER_FILE
 from marft.types import MarftError
 
 
@@ -26,52 +26,58 @@ def export_agent(
 ) -> Path:
     """Write agent `name` of checkpoint `which` to the folder `at`, which must be new or empty; returns the folder.
 
-    An adapter in peft's format, or with `merge` a full model with the adapter folded in; either with tokenizer and a
-    README that says how to load it. A base model that no one else could load is written beside the adapter. Weights
-    are float32, so that the exported agent computes what training on the CPU computed. Default for `at`:
-    `<run>/exports/<agent>-<checkpoint>`. Raises `MarftError` when agent, checkpoint or folder are not as they should.
+    An adapter in peft's format, or with `merge` (and always where the model was tuned as a whole) a full model with
+    what was learnt in it; either with tokenizer and a README that says how to load it. A base model that no one else
+    could load is written beside the adapter. Weights are float32, so that the exported agent computes what training on
+    the CPU computed. Default for `at`: `<run>/exports/<agent>-<checkpoint>`. Raises `MarftError` when agent, checkpoint
+    or folder are not as they should.
     """
     config = run.config()
     game = build_game(config, str(run.config_file))
     agent = game.agent(name)
+    given = next(each for each in config.team.agents if each.name == name)
+    if given.endpoint is not None:
+        raise MarftError(f"agent '{name}' is the endpoint {given.endpoint.url}; it has no weights here to export")
+    model = config.model_of(given)
+    merge = merge or model.tuning == "full"  # then there is no adapter, only a model
     source = checkpoint.named(run, which)
     checkpoint.verify(source)
     target = Path(at or run.path / "exports" / f"{name}-{source.name}{'-merged' if merge else ''}")
     _check_free(target)
-    base = load_base(config.model.model_copy(update={"dtype": "float32"}), "cpu")
+    base = load_base(model.model_copy(update={"dtype": "float32"}), "cpu")
     with _appearing(target) as folder, quiet():
         base.chat.tokenizer.save_pretrained(folder)
         if merge:
-            _write_merged(base, config, agent, source, folder)
+            _write_merged(base, model, config.lora, agent, source, folder)
         else:
-            _write_adapter(base, config, agent, source, folder, target)
+            _write_adapter(base, model, agent, source, folder, target)
         origin = f"checkpoint {source.name} of the run `{run.path.name}`"
         write_text(folder / "README.md", _readme(game, agent, base, merge, (folder / "base").is_dir(), origin))
     return target
 
 
-def _write_merged(base: Base, config: Config, agent: Agent, source: Path, folder: Path) -> None:
-    policy = Policy(base, config.lora, [agent.adapter], config.seed)
-    policy.load_parameters(agent.adapter, checkpoint.load_tensors(source / "adapters" / agent.adapter / ADAPTER_FILE))
-    merged = policy.peft.merge_and_unload()
+def _write_merged(base: Base, model: ModelConfig, lora: LoraConfig, agent: Agent, source: Path, folder: Path) -> None:
+    policy = Policy(base, lora, [agent.adapter], tuning=model.tuning)
+    policy.weights.load(agent.adapter, source / "adapters" / agent.adapter)
+    merged = policy.weights.merged(agent.adapter)
     merged.generation_config = _generation(base, agent)
     merged.save_pretrained(folder)
 
 
-def _write_adapter(base: Base, config: Config, agent: Agent, source: Path, folder: Path, target: Path) -> None:
+def _write_adapter(base: Base, model: ModelConfig, agent: Agent, source: Path, folder: Path, target: Path) -> None:
     """The checkpoint's own adapter files, pointed at a base model that can be loaded from anywhere."""
     saved = source / "adapters" / agent.adapter
-    shutil.copyfile(saved / ADAPTER_FILE, folder / ADAPTER_FILE)
+    shutil.copyfile(saved / LORA_FILE, folder / LORA_FILE)
     settings = json.loads((saved / "adapter_config.json").read_text(encoding="utf8"))
-    if config.model.name in BUILT_IN:
+    if model.name in BUILT_IN:
         base.model.generation_config = _generation(base, agent)
         base.model.save_pretrained(folder / "base")
         base.chat.tokenizer.save_pretrained(folder / "base")
-        model = str(target.resolve() / "base")  # peft resolves a relative path against the current folder
+        place = str(target.resolve() / "base")  # peft resolves a relative path against the current folder
     else:
-        local = Path(config.model.name).expanduser()
-        model = str(local.resolve()) if local.is_dir() else config.model.name
-    settings |= {"base_model_name_or_path": model, "inference_mode": True}
+        local = Path(model.name).expanduser()
+        place = str(local.resolve()) if local.is_dir() else model.name
+    settings |= {"base_model_name_or_path": place, "inference_mode": True}
     if isinstance(settings["target_modules"], list):  # peft keeps a set, whose order differs from process to process
         settings["target_modules"] = sorted(settings["target_modules"])
     write_text(folder / "adapter_config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -28,7 +28,7 @@ def open_team(target: str, name: str | None = None, overrides: Sequence[str] = (
     folder = checkpoint.named(run, name or "latest")
     team = build_team(config, str(run.config_file))
     load_weights(folder, team)
-    team.generator.load(version=int(folder.name))
+    team.load(version=int(folder.name))
     return team, str(folder)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from marft.environments.base import Outcome
 from marft.game.dependency import Static
 from marft.game.flexmg import FlexMG
+from marft.game.organisation import Debate, Orchestrated
 from marft.generate.base import Generator, Reply, Request, Usage
 from marft.models.chat import Chat
 from marft.rollout import Plan, rollout
@@ -93,9 +94,9 @@ class Overheard:
 class Voices:
     """What a person sees: finished messages stay, and in a terminal those being spoken grow underneath."""
 
-    def __init__(self, console: Console, chat: Chat) -> None:
+    def __init__(self, console: Console, chats: Mapping[str, Chat]) -> None:
         self._console = console
-        self._chat = chat
+        self._chats = chats
         self._speaking: dict[str, list[int]] = {}
         self.refresh: Callable[[], None] = lambda: None  # draws the panel anew, where there is one
 
@@ -108,15 +109,15 @@ class Voices:
         self._speaking.pop(speaker, None)
         self.refresh()  # else the unfinished message would stand below the finished one for a moment
         cut = "" if reply.stop == "stop" else f" (cut off at {len(reply.token_ids)} tokens)"
-        self._console.print(self._message(speaker, self._chat.decode(reply.token_ids), cut), soft_wrap=True)
+        self._console.print(self._message(speaker, reply.token_ids, cut), soft_wrap=True)
 
     def panel(self) -> RenderableType:
         """The messages being spoken."""
         # A list first: tokens arrive while the display's own thread draws
-        return Group(*(self._message(who, self._chat.decode(ids), " …") for who, ids in list(self._speaking.items())))
+        return Group(*(self._message(who, ids, " …") for who, ids in list(self._speaking.items())))
 
-    def _message(self, speaker: str, text: str, end: str) -> Text:
-        return Text.assemble((f"{speaker}: ", "bold"), text, (end, "dim"))
+    def _message(self, speaker: str, ids: Sequence[int], end: str) -> Text:
+        return Text.assemble((f"{speaker}: ", "bold"), self._chats[speaker].decode(ids), (end, "dim"))
 
 
 def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bool = True, turns: int = 0) -> Episode:
@@ -124,10 +125,14 @@ def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bo
 
     `turns` 0 lets `natural_turns` decide. Raises `MarftError` naming the agent that could not speak.
     """
-    voices = Voices(console, team.base.chat)
+    voices = Voices(console, {name: seat.chat for name, seat in team.seats.items()})
     turns = turns or natural_turns(team.game)
     game = replace(team.game, environment=Conversation(turns), turns=turns)
-    stage = replace(team.stage, game=game, generator=Overheard(team.generator, voices.token, voices.finished))
+    seats = {
+        name: replace(seat, generator=Overheard(seat.generator, voices.token, voices.finished))
+        for name, seat in team.seats.items()
+    }
+    stage = replace(team.stage, game=game, seats=seats)
     plan = Plan(Task("question", question), 0, (QUESTION_SEED, team.config.seed, number, 0), 0, greedy)
     if console.is_terminal:
         with Live(console=console, get_renderable=voices.panel, refresh_per_second=12, transient=True) as live:
@@ -147,4 +152,4 @@ def natural_turns(game: FlexMG) -> int:
     """
     if isinstance(game.dependency, Static) and not game.dependency.graph.recall:
         return 1
-    return game.turns
+    return 1 if isinstance(game.dependency, Debate | Orchestrated) else game.turns

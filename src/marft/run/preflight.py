@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from marft.environments.check import SPLITS, check_environment
 from marft.generate.base import Request
 from marft.generate.scripted import Answer, Scripted
+from marft.models.chat import Chat
 from marft.rollout import Plan, Stage, rollout
 from marft.run.evaluate import NEUTRAL_TEXT
 from marft.team import Team
@@ -29,13 +30,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Room:
-    """Tokens of one agent's prompts: shortest and longest when the others say nothing, and when they say the most."""
+    """Tokens of one agent's prompts: shortest and longest when the others say nothing, and when they say the most.
+
+    `context` is what its model can read.
+    """
 
     agent: str
     shortest: int
     longest: int
     fullest: int
     reply: int
+    context: int
 
 
 def check_prompts(team: Team, source: str) -> None:
@@ -43,8 +48,8 @@ def check_prompts(team: Team, source: str) -> None:
 
     Also when an episode cannot begin, because the environment or D refuses the team.
     """
-    context = team.base.context
     for prompt in rehearse(team.stage, _some_tasks(team), wordy=False, source=source):
+        context = team.seats[prompt.agent].context
         if team.config.rollout.context_policy == "refuse" and prompt.tokens + prompt.reply > context:
             raise MarftError(
                 f"{source}: model.context: agent '{prompt.agent}' reads {prompt.tokens} tokens in task '{prompt.task}' "
@@ -55,7 +60,8 @@ def check_prompts(team: Team, source: str) -> None:
 
 def rooms(team: Team, source: str) -> list[Room]:
     """What every agent's prompts take, over a few training and held-out tasks."""
-    unbounded = replace(team.stage, context=2**31, context_policy="refuse")
+    endless = {name: replace(seat, context=2**31) for name, seat in team.seats.items()}
+    unbounded = replace(team.stage, seats=endless, context_policy="refuse")
     tasks = _some_tasks(team)
     terse = rehearse(unbounded, tasks, wordy=False, source=source)
     wordy = rehearse(unbounded, tasks, wordy=True, source=source)
@@ -64,7 +70,8 @@ def rooms(team: Team, source: str) -> list[Room]:
         mine = [each.tokens for each in terse if each.agent == agent.name]
         full = [each.tokens for each in wordy if each.agent == agent.name]
         if mine and full:  # D may never let an agent act
-            found.append(Room(agent.name, min(mine), max(mine), max(full), agent.sampling.max_tokens))
+            context = team.seats[agent.name].context
+            found.append(Room(agent.name, min(mine), max(mine), max(full), agent.sampling.max_tokens, context))
     return found
 
 
@@ -73,23 +80,30 @@ def rehearse(stage: Stage, tasks: Sequence[Task], wordy: bool, source: str) -> l
 
     Later turns, feedback and what D passes on are the real ones. Raises `MarftError` when an episode cannot begin.
     """
-    words = stage.chat.encode(f"{NEUTRAL_TEXT} ")
-
-    def answer(request: Request) -> Answer:
-        most = request.sampling.max_tokens
-        return (words * (most // len(words) + 1))[:most] if wordy else ""
-
-    rehearsal = Scripted(stage.chat, answer)
+    rehearsals = {name: _rehearsal(seat.chat, wordy) for name, seat in stage.seats.items()}
+    seats = {name: replace(seat, generator=rehearsals[name]) for name, seat in stage.seats.items()}
     plans = [Plan(task, 0, (0, number), number) for number, task in enumerate(tasks)]
-    episodes = asyncio.run(rollout(replace(stage, generator=rehearsal), plans))
+    episodes = asyncio.run(rollout(replace(stage, seats=seats), plans))
     for episode in episodes:
         # What fails only after a message was said is for training to count, or for `check_environment` to name
         if episode.error and not episode.actions:
             raise MarftError(f"{source}: task '{episode.task.id}': {episode.error.who}: {episode.error.reason}")
     return [
         Prompt(each.speaker, tasks[each.order[0]].id, len(each.prompt_ids), each.sampling.max_tokens)
+        for rehearsal in rehearsals.values()
         for each in rehearsal.requests
     ]
+
+
+def _rehearsal(chat: Chat, wordy: bool) -> Scripted:
+    """A generator that says nothing, or as much as it may."""
+    words = chat.encode(f"{NEUTRAL_TEXT} ")
+
+    def answer(request: Request) -> Answer:
+        most = request.sampling.max_tokens
+        return (words * (most // len(words) + 1))[:most] if wordy else ""
+
+    return Scripted(chat, answer)
 
 
 def check_world(team: Team, source: str) -> None:

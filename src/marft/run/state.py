@@ -13,18 +13,17 @@ from marft.run.directory import RunDirectory
 from marft.team import Team
 from marft.types import MarftError
 
-ADAPTER_FILE = "adapter_model.safetensors"
-
 
 def save_training(
     run: RunDirectory, team: Team, optimisers: Mapping[str, torch.optim.Optimizer], iteration: int, score: float
 ) -> None:
     """Write checkpoint `iteration` whole or not at all, mark it if it is the best so far, and prune older ones."""
     with checkpoint.writing(run, iteration) as folder:
-        for adapter in team.policy.adapters:
-            save_adapter(team, adapter, folder / "adapters" / adapter)
-        if team.critic is not None:
-            checkpoint.save_tensors(folder / "critic_head.safetensors", dict(team.critic.head.state_dict()))
+        for backend in team.backends:
+            for adapter in backend.policy.adapters:
+                backend.policy.weights.save(adapter, folder / "adapters" / adapter)
+        for name, critic in team.critics.items():
+            checkpoint.save_tensors(folder / f"{name}_head.safetensors", dict(critic.head.state_dict()))
         for name, optimiser in optimisers.items():
             checkpoint.save_state(folder / f"optimiser-{name}", optimiser.state_dict())
         checkpoint.save_state(folder / "rng", checkpoint.rng_state())
@@ -43,7 +42,8 @@ def load_training(run: RunDirectory, team: Team, optimisers: Mapping[str, torch.
         return 0
     load_weights(folder, team)
     for name, optimiser in optimisers.items():
-        optimiser.load_state_dict(checkpoint.load_state(folder / f"optimiser-{name}", str(team.base.device)))
+        device = str(team.policy_of(name).base.device)
+        optimiser.load_state_dict(checkpoint.load_state(folder / f"optimiser-{name}", device))
     checkpoint.restore_rng(checkpoint.load_state(folder / "rng"))
     return int(json.loads((folder / "state.json").read_text(encoding="utf8"))["iteration"])
 
@@ -51,22 +51,10 @@ def load_training(run: RunDirectory, team: Team, optimisers: Mapping[str, torch.
 def load_weights(folder: Path, team: Team) -> None:
     """Load adapters and critic from a verified checkpoint. Raises `MarftError` for a damaged or unfitting one."""
     checkpoint.verify(folder)
-    for adapter in team.policy.adapters:
-        file = folder / "adapters" / adapter / ADAPTER_FILE
-        if not file.is_file():
-            raise MarftError(f"{folder}: holds no adapter '{adapter}'; was the team in the config changed?")
-        try:
-            team.policy.load_parameters(adapter, checkpoint.load_tensors(file))
-        except MarftError as error:
-            raise MarftError(f"{file}: {error}") from None
-    if team.critic is not None:
-        team.critic.head.load_state_dict(checkpoint.load_tensors(folder / "critic_head.safetensors"))
-
-
-def save_adapter(team: Team, adapter: str, folder: Path) -> None:
-    """Write one adapter as a folder that plain `peft` loads on the same base model."""
-    folder.mkdir(parents=True)
-    team.policy.peft.peft_config[adapter].save_pretrained(folder)
-    checkpoint.save_tensors(
-        folder / ADAPTER_FILE, {name: each.detach() for name, each in team.policy.parameters(adapter).items()}
-    )
+    for backend in team.backends:
+        for adapter in backend.policy.adapters:
+            if not (folder / "adapters" / adapter).is_dir():
+                raise MarftError(f"{folder}: holds no adapter '{adapter}'; was the team in the config changed?")
+            backend.policy.weights.load(adapter, folder / "adapters" / adapter)
+    for name, critic in team.critics.items():
+        critic.head.load_state_dict(checkpoint.load_tensors(folder / f"{name}_head.safetensors"))

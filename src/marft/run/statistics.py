@@ -8,10 +8,12 @@ and with tens of tasks a nominal 95% interval covered the truth in as few as 30%
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -79,20 +81,34 @@ def paired_difference(
     binomial proportions based on paired data": the interval of the data plus one invented task that won and one that
     lost, so it has a width even when every task changed alike. Otherwise: Student's interval over the differences.
     """
-    if before.keys() != after.keys():
-        raise ValueError(f"a pair is missing for tasks {sorted(before.keys() ^ after.keys())}")
-    differences = [after[task] - before[task] for task in before]
+    differences = _differences(before, after, bounded)
     if not bounded:
         return mean_interval(differences, list(before), level, bounded=False)
-    if not differences:
-        raise ValueError("no tasks, so there is no difference")
-    if not all(0 <= value <= 1 for value in (*before.values(), *after.values())):
-        raise ValueError("values outside [0, 1]: pass bounded=False for anything but success")
     n = len(differences) + 2
     centre = sum(differences) / n
     variance = (sum(each**2 for each in differences) + 2) / n - centre**2
     half = _z(level) * math.sqrt(variance / n)
     return Interval(fmean(differences), max(-1.0, centre - half), min(1.0, centre + half))
+
+
+def paired_bootstrap(
+    before: Mapping[str, float], after: Mapping[str, float], level: float = 0.95, draws: int = 10_000, seed: int = 0
+) -> Interval:
+    """The mean of after - before over tasks (successes in [0, 1]) and its percentile bootstrap interval.
+
+    Tasks are resampled, so both values of a task stay together, and so do all samples behind them. Bonett & Price's
+    invented win and loss are among what is resampled: with few tasks most of which did not change, the plain percentile
+    interval of a simulated nominal 95% held the truth in as few as 56% of evaluations and BCa in 53%, this one in no
+    less than 94% (the tests repeat it). The same data give the same interval: `seed` fixes the draws.
+    """
+    differences = _differences(before, after)
+    # Which task a difference is of does not matter: drawing counts of equal ones is the same, and far less work
+    values, counts = np.unique([*differences, 1.0, -1.0], return_counts=True)
+    n = int(counts.sum())
+    means = np.random.default_rng(seed).multinomial(n, counts / n, size=draws) @ values / n
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    mean = fmean(differences)
+    return Interval(mean, min(mean, float(low)), max(mean, float(high)))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -111,6 +127,40 @@ def mean_pass_at_k(successes: Iterable[float], tasks: Iterable[Hashable], k: int
     for success, task in zip(successes, tasks, strict=True):
         right[task].append(success >= 1)
     return fmean(pass_at_k(len(each), sum(each), k) for each in right.values())
+
+
+def majority_at_k(answers: Sequence[str], successes: Sequence[float], k: int) -> float:
+    """Success of the answer that most of k samples give, averaged over every choice of k of the samples.
+
+    Equal texts are one answer, worth the mean success of the samples that gave it. An answer "" does not vote; where
+    nobody votes the success is 0. Answers with equally many votes share the win, as if a fair draw decided. The average
+    is exact (a hypergeometric count per answer), so an estimate from n > k samples is unbiased. Raises ValueError if
+    k > n.
+    """
+    n = len(answers)
+    if not 1 <= k <= n:
+        raise ValueError(f"maj@{k} of {n} samples: needs 1 <= k <= samples")
+    votes = Counter(answer for answer in answers if answer)
+    worth = {
+        answer: fmean(success for said, success in zip(answers, successes, strict=True) if said == answer)
+        for answer in votes
+    }
+    chances: dict[int, float] = {}  # of winning, which depends on nothing but an answer's votes
+    for count in set(votes.values()):
+        rivals = list(votes.values())
+        rivals.remove(count)
+        chances[count] = _chance_to_win(count, rivals, n, k)
+    return sum(chances[count] * worth[answer] for answer, count in votes.items())
+
+
+def mean_majority_at_k(answers: Iterable[str], successes: Iterable[float], tasks: Iterable[Hashable], k: int) -> float:
+    """maj@k averaged over tasks; every task needs k samples."""
+    said: dict[Hashable, list[tuple[str, float]]] = defaultdict(list)
+    for answer, success, task in zip(answers, successes, tasks, strict=True):
+        said[task].append((answer, success))
+    return fmean(
+        majority_at_k([answer for answer, _ in each], [success for _, success in each], k) for each in said.values()
+    )
 
 
 def t_quantile(level: float, df: int) -> float:
@@ -135,6 +185,37 @@ def _t_mass(theta: float, df: int) -> float:
         total += term
         term *= cosine**2 * (power + 1) / (power + 2)
     return 2 / math.pi * (theta + sine * total) if df % 2 else sine * total
+
+
+def _chance_to_win(count: int, rivals: Sequence[int], n: int, k: int) -> float:
+    """The chance of an answer given by `count` of n samples to win among k of them; `rivals` are the others' counts."""
+    won = 0.0
+    for votes in range(1, min(count, k) + 1):
+        # Rivals that cannot reach so many votes are as harmless as samples without an answer
+        strong = [rival for rival in rivals if rival >= votes]
+        harmless = n - count - sum(strong)
+        ways = {(0, 0): 1}  # (samples of strong rivals drawn, rivals with equally many votes) -> number of choices
+        for rival in strong:
+            wider: dict[tuple[int, int], int] = defaultdict(int)
+            for (drawn, ties), choices in ways.items():
+                for more in range(min(votes, k - votes - drawn) + 1):
+                    wider[drawn + more, ties + (more == votes)] += choices * math.comb(rival, more)
+            ways = wider
+        for (drawn, ties), choices in ways.items():
+            rest = math.comb(harmless, k - votes - drawn)
+            won += math.comb(count, votes) * choices * rest / math.comb(n, k) / (1 + ties)
+    return won
+
+
+def _differences(before: Mapping[str, float], after: Mapping[str, float], bounded: bool = True) -> list[float]:
+    """after - before per task; raises ValueError for tasks that are not in both, and for what is no success."""
+    if before.keys() != after.keys():
+        raise ValueError(f"a pair is missing for tasks {sorted(before.keys() ^ after.keys())}")
+    if bounded and not before:
+        raise ValueError("no tasks, so there is no difference")
+    if bounded and not all(0 <= value <= 1 for value in (*before.values(), *after.values())):
+        raise ValueError("values outside [0, 1]: pass bounded=False for anything but success")
+    return [after[task] - before[task] for task in before]
 
 
 def _task_means(values: Sequence[float], tasks: Sequence[Hashable]) -> dict[Hashable, float]:

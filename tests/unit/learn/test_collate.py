@@ -47,7 +47,8 @@ def test_decisions_are_first_tokens_or_all_tokens():
 
 def test_rows_keep_the_order_of_execution_and_know_where_they_are_from():
     one = episode(action("bob"), action("ann", turn=1, reward=2.0), group="x")
-    two = episode(action("ann", reward=-1.0), group="y", terminated=False, truncated=True, final_joint_ids=(7, 8, 9))
+    ends = {"terminated": False, "truncated": True, "final_joint_ids": {"": (7, 8, 9)}}
+    two = episode(action("ann", reward=-1.0), group="y", **ends)
     batch = batch_of(one, two)
     assert batch.agent.tolist() == [1, 0, 0]
     assert batch.turn.tolist() == [0, 1, 0]

@@ -18,12 +18,13 @@ from marft.game.dependency import chain, parallel
 from marft.game.flexmg import FlexMG
 from marft.generate.scripted import Scripted
 from marft.learn.collate import collate
-from marft.learn.train import give_credit, prepare
-from marft.learn.update import Learner, critic_values, update_agent
+from marft.learn.score import prepare, value_decisions
+from marft.learn.train import give_credit
+from marft.learn.update import Learner, update_agent
 from marft.models.critic import Critic
 from marft.models.policy import Policy
-from marft.rollout import Plan, Stage, rollout
-from marft.team import Team
+from marft.rollout import Plan, Seat, rollout
+from marft.team import Backend, Team
 from marft.types import Task
 
 END = 0
@@ -73,11 +74,10 @@ GAMES = {  # D, longest replies of ann and bob, world, turns
 
 
 class Game:
-    """Every episode of a game with its return, and the team that learns it."""
+    """Every episode of a game with its return, and the team that learns it; `mixed`: each agent on its own model."""
 
-    def __init__(self, kind, level, adapters, stir_critic):
+    def __init__(self, kind, level, adapters, stir_critic, mixed=False, tuning="lora"):
         dependency, longest, world, turns = GAMES[kind]
-        base = letters_base(seed=1)
         agents = tuple(
             agent(name, adapter=adapter, max_tokens=tokens)
             for name, adapter, tokens in zip(("ann", "bob"), adapters, longest, strict=True)
@@ -85,36 +85,49 @@ class Game:
         config = config_of(
             "ann", "bob", credit=EXACT, update={"level": level, "max_grad_norm": 1e9, "micro_tokens": 300}
         )
-        policy = Policy(base, config.lora, [*dict.fromkeys(adapters), "critic"])
+        self.config, self.stir_critic = config, stir_critic
+        if mixed:  # other weights, another width, and the same letters under other numbers
+            backends = (
+                self.backend(letters_base(seed=1), ("ann",), [adapters[0]], "critic", "lora"),
+                self.backend(letters_base("ba", hidden=24, seed=2), ("bob",), [adapters[1]], "critic-2", tuning),
+            )
+        else:
+            backends = (self.backend(letters_base(seed=1), ("ann", "bob"), adapters, "critic", tuning),)
+        game = FlexMG(agents, dependency, world, turns)
+        seats = {each: Seat(of.base.chat, None, of.base.context) for of in backends for each in of.agents}
+        self.team = Team(config, game, backends, seats)
+        self.episodes = self.play([every_reply(tokens) for tokens in longest] * turns)
+
+    def backend(self, base, members, adapters, critic_name, tuning):
+        policy = Policy(base, self.config.lora, [*dict.fromkeys(adapters), critic_name], tuning=tuning)
         stirred(policy, seed=1)
-        critic = Critic(policy)
-        if stir_critic:
+        critic = Critic(policy, critic_name)
+        if self.stir_critic:
             torch.manual_seed(7)
             torch.nn.init.normal_(critic.head.weight, std=0.1)
             critic.head.bias.data.fill_(0.1)
-        game = FlexMG(agents, dependency, world, turns)
-        self.team = Team(config, game, base, policy, critic, None)
-        self.episodes = self.play([every_reply(tokens) for tokens in longest] * turns)
+        return Backend(critic_name, policy, critic, None, members)
 
     def play(self, replies):
         """Each joint action once; those after an early end are the same episode."""
         joint = list(product(*replies))
-        stage = Stage(
-            self.team.game,
-            self.team.base.chat,
-            Scripted(self.team.base.chat, lambda asked: joint[asked.order[0]][asked.order[1]]),
-            self.team.base.context,
-        )
+
+        def answer(asked):
+            return joint[asked.order[0]][asked.order[1]]
+
+        stage = self.team.stage
+        seats = {name: replace(seat, generator=Scripted(seat.chat, answer)) for name, seat in stage.seats.items()}
         plans = [Plan(Task("t", "ba"), number, (0, number), number) for number in range(len(joint))]
-        played = asyncio.run(rollout(stage, plans))
+        played = asyncio.run(rollout(replace(stage, seats=seats), plans))
         return list({tuple(each.token_ids for each in episode.actions): episode for episode in played}.values())
 
     def exact(self):
         """Probability of every episode, and the gradient of the expected return per adapter."""
-        plain, policy = Plain(self.team.base.model), self.team.policy
+        plain = {name: Plain(each.base.model) for each in self.team.backends for name in each.agents}
         leaves = {
-            name: {key: each.requires_grad_() for key, each in snapshot(policy, name).items()}
-            for name in policy.adapters
+            name: {key: tensor.requires_grad_() for key, tensor in snapshot(each.policy, name).items()}
+            for each in self.team.backends
+            for name in each.policy.adapters
         }
         adapter_of = {each.name: each.adapter for each in self.team.game.agents}
         known = {}
@@ -122,7 +135,8 @@ class Game:
         def logprob(action):
             key = (action.agent, action.prompt_ids, action.token_ids)
             if key not in known:
-                known[key] = plain.logprobs(action.prompt_ids, action.token_ids, leaves[adapter_of[action.agent]]).sum()
+                weights = leaves[adapter_of[action.agent]]
+                known[key] = plain[action.agent].logprobs(action.prompt_ids, action.token_ids, weights).sum()
             return known[key]
 
         chances = torch.stack([torch.stack([*map(logprob, each.actions)]).sum() for each in self.episodes]).exp()
@@ -138,7 +152,7 @@ class Game:
         team, config = self.team, self.team.config
         batch = collate(self.episodes, team.game.names, config.update.level).batch
         lesson = prepare(team, batch, {})
-        values, final = critic_values(team.critic, batch, config.update.micro_tokens)
+        values, final = value_decisions(team, batch)
         lesson, _ = give_credit(lesson, values, final, config)
         weighed = lesson.credit.advantages * chances[batch.episode][:, None]
         lesson = replace(lesson, credit=replace(lesson.credit, advantages=weighed))
@@ -146,8 +160,8 @@ class Game:
         for adapter in dict.fromkeys(each.adapter for each in team.game.agents):
             members = [number for number, each in enumerate(team.game.agents) if each.adapter == adapter]
             rows = torch.isin(batch.agent, torch.tensor(members)).nonzero().squeeze(1)
-            parameters = team.policy.parameters(adapter).values()
-            learner = Learner(team.policy, adapter, torch.optim.SGD(parameters, 1e-9))
+            parameters = team.policy_of(adapter).parameters(adapter).values()
+            learner = Learner(team.policy_of(adapter), adapter, torch.optim.SGD(parameters, 1e-9))
             update_agent(learner, lesson, rows, config.update, seed=0)
             decisions = batch.decision_mask[rows].sum()
             # The loss is minimised, so its gradient points down
@@ -165,6 +179,13 @@ def test_the_gradient_is_that_of_the_expected_return(kind, level, stir_critic):
 @pytest.mark.parametrize("level", ["action", "token"])
 def test_agents_that_share_an_adapter_share_its_gradient(level):
     check(Game("chain", level, ("both", "both"), True), True)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+@pytest.mark.parametrize("level", ["action", "token"])
+@pytest.mark.parametrize("kind", ["chain", "two turns"])
+def test_agents_on_different_models_learn_from_one_chain(kind, level, tuning):
+    check(Game(kind, level, ("ann", "bob"), True, mixed=True, tuning=tuning), True)
 
 
 def check(game, stir_critic):

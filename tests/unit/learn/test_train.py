@@ -30,16 +30,16 @@ def training_of(*agents, world=None, **settings):
 
 def play_and_learn(training, iteration=0):
     episodes, stats = iterate(training, iteration, Clock(), Silent())
-    training.team.generator.load(iteration + 1)
+    training.team.load(iteration + 1)
     return episodes, stats
 
 
 def adapters(team):
-    return {name: snapshot(team.policy, name) for name in team.policy.adapters}
+    return {name: snapshot(team.backends[0].policy, name) for name in team.backends[0].policy.adapters}
 
 
 def moved(before, team):
-    return {name for name in before if not same(before[name], snapshot(team.policy, name))}
+    return {name for name in before if not same(before[name], snapshot(team.backends[0].policy, name))}
 
 
 # ---- what is played
@@ -135,16 +135,15 @@ def kl_by_hand(team, batch, row):
     ids = batch.tokens[row][batch.attention_mask[row]].tolist()
     start = int(batch.action_mask[row].int().argmax())
     name = team.game.names[int(batch.agent[row])]
-    own, base = (
-        team.policy.score(pack([ids], 99)[0], [start], adapter, 1.0).logprobs.sum() for adapter in (name, None)
-    )
+    policy = team.backends[0].policy
+    own, base = (policy.score(pack([ids], 99)[0], [start], adapter, 1.0).logprobs.sum() for adapter in (name, None))
     return float(own - base)
 
 
 @pytest.mark.parametrize("place", ["reward", "loss"])
 def test_the_reference_kl_goes_to_exactly_one_place(place):
     team = team_of("ann", "bob", update={"kl_reference": 0.3, "kl_in": place, "max_grad_norm": 1e9})
-    stirred(team.policy)
+    stirred(team.backends[0].policy)
     batch = batch_of(team)
     stats = {}
     lesson = prepare(team, batch, stats)
@@ -163,7 +162,7 @@ def test_the_reference_kl_goes_to_exactly_one_place(place):
 def team_of_start(team):
     """The same team before its update."""
     again = team_of("ann", "bob")
-    stirred(again.policy)
+    stirred(again.backends[0].policy)
     return again
 
 
@@ -204,7 +203,7 @@ def test_actions_carry_the_version_they_were_played_with():
 
 def test_an_agent_that_is_not_trainable_does_not_move():
     training = training_of("ann", {"name": "bob", "trainable": False}, "cy", critic={"warmup": 0})
-    stirred(training.team.policy)
+    stirred(training.team.backends[0].policy)
     before = adapters(training.team)
     for iteration in range(2):
         _, stats = play_and_learn(training, iteration)
@@ -242,7 +241,7 @@ def test_without_a_critic_there_is_none_and_lone_groups_are_counted():
 )
 def test_the_schedule_says_who_moves_in_an_iteration(schedule, expected):
     training = training_of("ann", "bob", "cy", update={"schedule": schedule}, critic={"warmup": 0})
-    stirred(training.team.policy)
+    stirred(training.team.backends[0].policy)
     for iteration in range(3):
         before = adapters(training.team)
         play_and_learn(training, iteration)
@@ -251,7 +250,7 @@ def test_the_schedule_says_who_moves_in_an_iteration(schedule, expected):
 
 def test_agents_that_share_an_adapter_are_one_unit_when_updated_at_once():
     team = team_of({"name": "ann", "adapter": "x"}, "bob", {"name": "cy", "adapter": "x"})
-    assert team.policy.adapters == ("x", "bob", "critic")
+    assert team.backends[0].policy.adapters == ("x", "bob", "critic")
     assert units(team, ("ann", "bob", "cy"), "simultaneous") == [("ann", "cy"), ("bob",)]
     assert units(team, ("ann", "bob", "cy"), "sequential") == [("ann",), ("bob",), ("cy",)]
     training = Training.of(team)
@@ -269,7 +268,7 @@ def test_sequential_updates_see_the_same_old_policy_and_the_carry_of_those_befor
     for carry in ("none", "happo"):
         for first in (0.0, 1.0):
             team = team_of("ann", "bob", update={"carry": carry, "lr": 0.01, "carry_clip": 5.0, "max_grad_norm": 1e9})
-            stirred(team.policy)
+            stirred(team.backends[0].policy)
             lesson = advantages_for(prepare(team, batch_of(team), {}), [first, 1.0, -first, -1.0])
             found = update_agents(Training.of(team), lesson, 0, Silent())
             steps[carry, first] = found["bob"]["grad_norm"]

@@ -19,6 +19,7 @@ from marft.learn.update import (
     decision_log_ratio,
     update_agent,
     update_critic,
+    view_values,
 )
 from marft.models.critic import Critic
 from marft.types import Credit
@@ -48,7 +49,7 @@ class Small:
                     action("bob", (4, 7, *ids(4)), ids(7), joint_ids=(4, 6, 8, *ids(6))),
                     terminated=not cut,
                     truncated=cut,
-                    final_joint_ids=(4, 6, 8, *ids(5)),
+                    final_joint_ids={"": (4, 6, 8, *ids(5))},
                 )
             )
         self.batch = collate(played, AGENTS, level).batch
@@ -360,30 +361,29 @@ class Valued(Small):
 
 def test_an_untrained_critic_is_a_zero_baseline():
     small = Small()
-    values, final = critic_values(Critic(small.policy), small.batch, 1000)
-    assert not values.any()
-    assert not final.any()
+    critic = Critic(small.policy)
+    assert not critic_values(critic, small.batch, 1000).any()
+    assert not view_values(critic, [[4, 6, 8]], 1000).any()
 
 
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_at_action_level_the_value_is_that_of_the_joint_view(budget):
     world = Valued("action")
-    values, final = critic_values(world.critic, world.batch, budget)
+    values = critic_values(world.critic, world.batch, budget)
     views = unpad(world.batch.joint, world.batch.joint_mask)
     for row, view in enumerate(views):
         place = int(world.batch.action_mask[row].int().argmax())
         assert float(values[row, place]) == pytest.approx(world.by_hand(view), abs=1e-5)
     assert not values[~world.batch.decision_mask].any()
-    for number, view in enumerate(unpad(world.batch.final_joint, world.batch.final_joint_mask)):
-        ended = bool(world.batch.terminated[number])
-        assert float(final[number]) == (0 if ended else pytest.approx(world.by_hand(view), abs=1e-5))
-        assert view
+    ends = unpad(world.batch.final_joint, world.batch.final_joint_mask)
+    final = view_values(world.critic, ends, budget)
+    assert final.tolist() == pytest.approx([world.by_hand(view) for view in ends], abs=1e-5)
 
 
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_at_token_level_a_value_is_that_of_the_state_before_its_token(budget):
     world = Valued("token")
-    values, _ = critic_values(world.critic, world.batch, budget)
+    values = critic_values(world.critic, world.batch, budget)
     views, rows = (
         unpad(world.batch.joint, world.batch.joint_mask),
         unpad(world.batch.tokens, world.batch.attention_mask),
@@ -415,7 +415,7 @@ def test_fitting_moves_the_critic_alone_and_towards_the_returns(level):
 @LEVELS
 def test_the_critics_loss_is_the_mean_over_decisions_however_it_is_packed(level):
     world = Valued(level)
-    values, _ = critic_values(world.critic, world.batch, 1000)
+    values = critic_values(world.critic, world.batch, 1000)
     mask = world.batch.decision_mask
     returns = torch.where(mask, torch.linspace(-1, 1, mask.numel()).view(mask.shape), 0.0)
     by_hand = 0.5 * ((values - returns)[mask] ** 2).mean()
@@ -430,7 +430,7 @@ def test_the_critics_loss_is_the_mean_over_decisions_however_it_is_packed(level)
 
 def test_a_value_that_left_its_old_one_by_more_than_the_clip_is_left_alone():
     world = Valued("action")
-    values, _ = critic_values(world.critic, world.batch, 1000)
+    values = critic_values(world.critic, world.batch, 1000)
     mask = world.batch.decision_mask
     old = torch.where(mask, values - 0.5, 0.0)  # it has moved up by .5…
     returns = torch.where(mask, values - 1.0, 0.0)  # …away from the return…

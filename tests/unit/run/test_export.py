@@ -31,8 +31,8 @@ def trained(tmp_path_factory):
     )
     team = build_team(config)
     generator = torch.Generator().manual_seed(0)
-    for adapter in team.policy.adapters:
-        for parameter in team.policy.parameters(adapter).values():
+    for adapter in team.backends[0].policy.adapters:
+        for parameter in team.backends[0].policy.parameters(adapter).values():
             parameter.data += 0.03 * torch.randn(parameter.shape, generator=generator)
     run = RunDirectory.create(config, tmp_path_factory.mktemp("export") / "run")
     save_training(run, team, {}, 5, 0.5)
@@ -71,10 +71,10 @@ def test_logits_equal_the_policys_without_marft(trained, tmp_path):
     adapter = export_agent(run, "planner", tmp_path / "adapter")
     merged = export_agent(run, "planner", tmp_path / "merged", merge=True)
     ids = [3, 9, 27, 42, 11, 60]
-    with team.policy.acting_as("planner") as backbone, torch.no_grad():
+    with team.backends[0].policy.acting_as("planner") as backbone, torch.no_grad():
         mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
         states = backbone(input_ids=torch.tensor([ids]), attention_mask=mask, use_cache=False).last_hidden_state
-        expected = team.base.head(states)[0]
+        expected = team.backends[0].base.head(states)[0]
     arguments = [str(adapter), str(merged), json.dumps(ids), str(tmp_path / "found.json")]
     subprocess.run([sys.executable, "-c", LOAD, *arguments], check=True, capture_output=True, timeout=60)
     found = json.loads((tmp_path / "found.json").read_text())

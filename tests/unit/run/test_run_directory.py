@@ -153,7 +153,7 @@ def test_an_episode_is_written_for_people(run):
         action("critic", parents=(0,), text="fine"),
         action("solver", turn=1, parents=(0, 1), text="5", logprobs=(-0.25, -0.5, -0.75), reward=1.0),
     )
-    path = run.write_episodes("000003", [played], prompts=lambda ids: f"{len(ids)} ids")
+    path = run.write_episodes("000003", [played], prompts=lambda each: f"{len(each.prompt_ids)} ids")
     assert path == run.path / "episodes" / "000003.jsonl"
     (record,) = run.read_episodes("000003")
     assert {key: record[key] for key in ("task", "group", "sample", "reward", "success", "error", "metrics")} == {
@@ -170,6 +170,7 @@ def test_an_episode_is_written_for_people(run):
     assert record["actions"][2] == {
         "agent": "solver",
         "turn": 1,
+        "step": 0,
         "saw": ["planner", "critic"],
         "parents": [0, 1],
         "prompt": "3 ids",

@@ -2,16 +2,21 @@
 
 import math
 import random
+from collections import Counter
 from itertools import combinations
 from statistics import fmean
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from marft.run.statistics import (
     Interval,
+    majority_at_k,
     mean_interval,
+    mean_majority_at_k,
     mean_pass_at_k,
+    paired_bootstrap,
     paired_difference,
     pass_at_k,
     t_quantile,
@@ -158,6 +163,73 @@ def test_paired_difference_refuses_unpaired_tasks_and_rewards():
         paired_difference({}, {})
 
 
+def test_bootstrap_is_scipys_percentile_interval_of_the_data_with_an_invented_win_and_loss():
+    draw = random.Random(3)
+    before = {f"t{i}": draw.randint(0, 4) / 4 for i in range(40)}
+    after = {task: min(1.0, value + draw.choice([0, 0, 0.25, 0.5])) for task, value in before.items()}
+    differences = [after[task] - before[task] for task in before]
+    expected = stats.bootstrap(
+        ([*differences, 1.0, -1.0],), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
+    interval = paired_bootstrap(before, after)
+    assert interval.mean == pytest.approx(fmean(differences))
+    # An end of the interval moves by about .0025 from one set of draws to the next
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.01)
+
+
+def test_bootstrap_by_hand():
+    """One task won: of the means of three draws from (1, 1, -1), (1/3)^3 = 3.7% are -1 and (2/3)^3 = 29.6% are 1."""
+    interval = paired_bootstrap({"a": 0.0}, {"a": 1.0})
+    assert (interval.mean, interval.low, interval.high) == (1.0, -1.0, 1.0)
+    # At 90% the lower 5% lie beyond the 3.7%: the next mean is (1 - 1 - 1) / 3
+    assert paired_bootstrap({"a": 0.0}, {"a": 1.0}, level=0.9).low == pytest.approx(-1 / 3)
+
+
+def test_bootstrap_repeats_itself_whatever_the_order_of_the_tasks():
+    before = {f"t{i}": (i % 3) / 2 for i in range(30)}
+    after = {f"t{i}": (i % 5) / 4 for i in range(30)}
+    turned = dict(reversed(list(before.items()))), dict(reversed(list(after.items())))
+    assert paired_bootstrap(before, after) == paired_bootstrap(*turned)
+    few = {"draws": 50}
+    assert paired_bootstrap(before, after, **few, seed=1) != paired_bootstrap(before, after, **few)
+
+
+def test_bootstrap_of_tasks_that_all_changed_alike_keeps_a_width_and_its_estimate():
+    interval = paired_bootstrap(dict.fromkeys(range(500), 0.0), dict.fromkeys(range(500), 0.5))
+    assert interval.low < interval.mean == 0.5 <= interval.high < 0.55
+    unchanged = paired_bootstrap(dict.fromkeys(range(32), 1.0), dict.fromkeys(range(32), 1.0))
+    assert unchanged.low < unchanged.mean == 0.0 < unchanged.high
+
+
+def test_bootstrap_refuses_what_is_no_pair_of_successes():
+    with pytest.raises(ValueError, match="b"):
+        paired_bootstrap({"a": 0.0}, {"a": 0.0, "b": 1.0})
+    with pytest.raises(ValueError, match="outside"):
+        paired_bootstrap({"a": 0.0}, {"a": 3.0})
+    with pytest.raises(ValueError, match="no tasks"):
+        paired_bootstrap({}, {})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "samples", "rates"),
+    [(16, 1, (0.95, 0.98)), (16, 1, (0.02, 0.1)), (16, 4, (0.3, 0.6)), (32, 1, (0.05, 0.9)), (32, 4, (0.3, 0.3))],
+)
+def test_bootstrap_covers_the_truth_where_the_plain_one_does_not(tasks, samples, rates):
+    """Of two runs with these rates on every task: at least 95% of the intervals hold the difference."""
+    draw = np.random.default_rng(0)
+    truth = rates[1] - rates[0]
+    covered, plain = [], []
+    for trial in range(300):
+        before, after = (draw.binomial(samples, rate, tasks) / samples for rate in rates)
+        interval = paired_bootstrap(dict(enumerate(before)), dict(enumerate(after)), draws=1000, seed=trial)
+        covered.append(interval.low <= truth <= interval.high)
+        means = draw.choice(after - before, (1000, tasks)).mean(1)
+        plain.append(np.quantile(means, 0.025) - 1e-12 <= truth <= np.quantile(means, 0.975) + 1e-12)
+    assert fmean(covered) >= 0.92  # the standard error of 300 trials is 0.013
+    if rates == (0.95, 0.98):
+        assert fmean(plain) < 0.7  # most evaluations see no change at all, and the plain interval is a point
+
+
 @pytest.mark.parametrize(("n", "c"), [(1, 0), (1, 1), (5, 0), (5, 2), (5, 4), (6, 6)])
 def test_pass_at_k_is_the_share_of_draws_with_a_right_one(n, c):
     right = [i < c for i in range(n)]
@@ -183,6 +255,61 @@ def test_mean_pass_at_k():
     assert mean_pass_at_k(successes, tasks, 2) == 0.5
     with pytest.raises(ValueError, match="pass@3"):
         mean_pass_at_k(successes, tasks, 3)
+
+
+A, B, SILENT = ("7", 1.0), ("8", 0.0), ("", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "k", "expected"),
+    [
+        ([A, A, B], 3, 1.0),  # two votes against one
+        ([A, B, B], 3, 0.0),
+        ([A, B, B], 1, 1 / 3),  # one sample is its own majority
+        ([A, B, B], 2, 1 / 3),  # AB, AB, BB: a half, a half, 0
+        ([A, B], 2, 0.5),  # a tie is shared
+        ([A, B, ("9", 0.0)], 3, 1 / 3),
+        ([A, SILENT, SILENT], 3, 1.0),  # who gives no answer does not vote
+        ([A, SILENT, SILENT], 2, 2 / 3),
+        ([SILENT, SILENT], 2, 0.0),
+        ([A, A, B, B, B], 3, 0.3),  # of the 10 choices of 3, the 3 with both As
+        ([("x", 1.0), ("x", 0.0), B], 3, 0.5),  # an answer is worth the mean of those who gave it
+    ],
+)
+def test_majority_at_k_by_hand(samples, k, expected):
+    answers, successes = zip(*samples, strict=True)
+    assert majority_at_k(answers, successes, k) == pytest.approx(expected)
+
+
+def test_majority_at_k_is_the_mean_over_all_choices_of_k_samples():
+    draw = random.Random(0)
+    for _ in range(100):
+        answers = [draw.choice(["", "a", "b", "c", "d"]) for _ in range(draw.randint(1, 8))]
+        worth = {answer: draw.choice([0.0, 0.5, 1.0]) for answer in "abcd"}
+        successes = [worth.get(answer, 0.0) for answer in answers]
+        for k in range(1, len(answers) + 1):
+            outcomes = []
+            for chosen in combinations(answers, k):
+                votes = Counter(answer for answer in chosen if answer)
+                winners = [answer for answer, count in votes.items() if count == max(votes.values())]
+                outcomes.append(fmean(worth[answer] for answer in winners) if winners else 0.0)
+            assert majority_at_k(answers, successes, k) == pytest.approx(fmean(outcomes))
+
+
+def test_majority_at_k_of_many_samples_and_impossible_counts():
+    # 64 different answers, one of them right: whoever is drawn, all tie, so the right one wins 1 in 64
+    answers = [str(number) for number in range(64)]
+    assert majority_at_k(answers, [1.0] + [0.0] * 63, 32) == pytest.approx(1 / 64)
+    for k in (0, 3):
+        with pytest.raises(ValueError, match="maj@"):
+            majority_at_k(["a", "b"], [1.0, 0.0], k)
+
+
+def test_mean_majority_at_k_weighs_tasks_alike():
+    # Task x: A A B, 1 at k = 3; task y: B B A, 0
+    answers, successes = ["7", "8", "7", "8", "8", "7"], [1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
+    tasks = ["x", "y", "x", "y", "x", "y"]
+    assert mean_majority_at_k(answers, successes, tasks, 3) == 0.5
 
 
 def test_interval_reads_well():

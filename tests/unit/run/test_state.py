@@ -13,7 +13,7 @@ from marft.models.tiny import build_tiny
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
 from marft.run.progress import Silent
-from marft.run.state import load_training, load_weights, save_adapter, save_training
+from marft.run.state import load_training, load_weights, save_training
 from marft.types import MarftError
 
 AGENTS = ("ann", "bob")
@@ -28,15 +28,19 @@ def trained(iterations, training=None, first=0):
     training = training or fresh()
     for iteration in range(first, first + iterations):
         iterate(training, iteration, Clock(), Silent())
-        training.team.generator.load(iteration + 1)
+        training.team.load(iteration + 1)
     return training
 
 
 def whole_state(training):
     """Every tensor that decides what happens next."""
     team = training.team
-    state = {(name, key): each for name in team.policy.adapters for key, each in snapshot(team.policy, name).items()}
-    state |= {("head", key): each.clone() for key, each in team.critic.head.state_dict().items()}
+    state = {
+        (name, key): each
+        for name in team.backends[0].policy.adapters
+        for key, each in snapshot(team.backends[0].policy, name).items()
+    }
+    state |= {("head", key): each.clone() for key, each in team.backends[0].critic.head.state_dict().items()}
     for name, optimiser in training.optimisers.items():
         for number, moments in optimiser.state_dict()["state"].items():
             state |= {(f"optimiser {name}", number, key): each.clone() for key, each in moments.items()}
@@ -99,22 +103,24 @@ def test_every_adapter_has_a_folder_of_its_own_and_each_has_moved(run):
              for name in (*AGENTS, "critic")}  # fmt: skip
     assert {each.name for each in (folder / "adapters").iterdir()} == {"ann", "bob", "critic"}
     for name, tensors in files.items():
-        assert not same(tensors, snapshot(start.team.policy, name))
+        assert not same(tensors, snapshot(start.team.backends[0].policy, name))
     assert not same(files["ann"], files["bob"])
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_plain_peft_loads_an_adapter_and_computes_the_same(tmp_path, name):
     team = stirred_team()
-    save_adapter(team, name, tmp_path / "out")
+    team.backends[0].policy.weights.save(name, tmp_path / "out")
     settings = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"]) == (4, 8)
     plain, _ = build_tiny(0, LETTERS, 32)
     loaded = PeftModel.from_pretrained(plain.eval(), tmp_path / "out").eval()
     ids = torch.tensor([[8, 9, 10, 3, 12]])
     causal = torch.zeros(1, 1, 5, 5).masked_fill(~torch.ones(5, 5).bool().tril(), float("-inf"))
-    with torch.no_grad(), team.policy.acting_as(name) as backbone:
-        ours = team.base.head(backbone(input_ids=ids, attention_mask=causal, use_cache=False).last_hidden_state)
+    with torch.no_grad(), team.backends[0].policy.acting_as(name) as backbone:
+        ours = team.backends[0].base.head(
+            backbone(input_ids=ids, attention_mask=causal, use_cache=False).last_hidden_state
+        )
         theirs = loaded(input_ids=ids).logits
         bare = build_tiny(0, LETTERS, 32)[0](input_ids=ids).logits
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
@@ -123,14 +129,14 @@ def test_plain_peft_loads_an_adapter_and_computes_the_same(tmp_path, name):
 
 def stirred_team():
     team = team_of(*AGENTS, world=World())
-    stirred(team.policy)
+    stirred(team.backends[0].policy)
     return team
 
 
 def test_an_adapter_that_does_not_fit_is_refused_with_its_file(run):
     folder = save(run, trained(1), 1)
     wider = team_of(*AGENTS, world=World(), lora={"r": 8, "alpha": 8})
-    with pytest.raises(MarftError, match=r"adapters/ann/adapter_model\.safetensors.*other r or targets"):
+    with pytest.raises(MarftError, match=r"adapters/ann/adapter_model\.safetensors.*do not fit this model"):
         load_weights(folder, wider)
     more = team_of(*AGENTS, "cy", world=World())
     with pytest.raises(MarftError, match="holds no adapter 'cy'"):
@@ -164,7 +170,7 @@ def test_a_team_without_a_critic_saves_and_loads(tmp_path):
     assert not (folder / "critic_head.safetensors").exists()
     other = lonely()
     assert load_training(run, other.team, other.optimisers) == 1
-    assert same(snapshot(other.team.policy, "ann"), snapshot(training.team.policy, "ann"))
+    assert same(snapshot(other.team.backends[0].policy, "ann"), snapshot(training.team.backends[0].policy, "ann"))
 
 
 def test_the_best_and_the_newest_are_kept(run):

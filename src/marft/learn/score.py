@@ -1,0 +1,108 @@
+"""What the models say of a batch: log-probabilities and values. Each base model reads the rows in its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marft.learn.collate import unpad
+from marft.learn.losses import explained_variance, reference_kl, sampler_gap
+from marft.learn.update import (
+    Lesson,
+    Stats,
+    batch_logprobs,
+    batch_scores,
+    critic_values,
+    select,
+    update_critic,
+    view_values,
+)
+from marft.team import Backend, Team
+from marft.types import Batch, Credit
+
+
+def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
+    """Old and reference log-probabilities of what was played; the KL to the base joins the reward if it should.
+
+    Only rows of agents that learn are scored; the others keep what their sampler reported.
+    """
+    update, agents = team.config.update, team.game.agents
+    temperature = torch.tensor([agents[agent].sampling.temperature for agent in batch.agent.tolist()])
+    learning = torch.tensor([agents[agent].trainable for agent in batch.agent.tolist()])
+    old, entropy = batch.logprobs.clone(), torch.zeros_like(batch.logprobs)
+    reference = batch.logprobs.clone() if update.kl_reference > 0 else None
+    for backend in team.backends:
+        rows = rows_of(team, batch, backend, learning)
+        mine = select(batch, rows)
+        adapters = [agents[agent].adapter for agent in mine.agent.tolist()]
+        old[rows], entropy[rows] = batch_scores(backend.policy, mine, adapters, temperature[rows], update.micro_tokens)
+        if reference is not None:
+            bare: list[str | None] = [None] * len(rows)
+            reference[rows] = batch_logprobs(backend.policy, mine, bare, temperature[rows], update.micro_tokens)
+    learnt = batch.action_mask & learning[:, None]
+    tokens = {agent.name: learnt & (batch.agent == place)[:, None] for place, agent in enumerate(agents)}
+    stats["entropy"] = {name: float(entropy[mine].mean()) for name, mine in tokens.items() if bool(mine.any())}
+    stats["sampler_gap"] = sampler_gap(old, batch.logprobs, learnt)
+    if reference is not None:
+        distance = reference_kl(old, reference, batch.action_mask, "k1").sum(1)
+        stats["reference_kl"] = float(distance.sum() / learnt.sum())
+        if update.kl_in == "reward":
+            batch = replace(batch, rewards=batch.rewards - update.kl_reference * distance)
+    ones = torch.ones(batch.rows)
+    nothing = Credit(torch.zeros_like(old), torch.zeros_like(old))
+    return Lesson(batch, nothing, old, reference, ones, temperature)
+
+
+def rows_of(team: Team, batch: Batch, backend: Backend, among: Tensor | None = None) -> Tensor:
+    """The numbers of the rows that are in the tokens of a backend's base model (of those `among` [N], if given)."""
+    members = [place for place, name in enumerate(team.game.names) if name in backend.agents]
+    mine = torch.isin(batch.agent, torch.tensor(members))
+    return (mine if among is None else mine & among).nonzero().squeeze(1)
+
+
+def value_decisions(team: Team, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Values [N, S] at decision positions, and of the final joint views of truncated episodes [B] (0 elsewhere).
+
+    A final view is in the tokens of whoever acted last, and is read by the critic of that agent's model.
+    """
+    budget = team.config.update.micro_tokens
+    values, final = torch.zeros(batch.tokens.shape), torch.zeros(len(batch.terminated))
+    views = unpad(batch.final_joint, batch.final_joint_mask)
+    last = {episode: row for row, episode in enumerate(batch.episode.tolist())}
+    for backend in team.backends:
+        assert backend.critic is not None, "the backends of a team have critics all or none"
+        rows = rows_of(team, batch, backend)
+        values[rows] = critic_values(backend.critic, select(batch, rows), budget)
+        mine = set(rows.tolist())
+        ends = [each for each, row in last.items() if row in mine and views[each] and not bool(batch.terminated[each])]
+        final[ends] = view_values(backend.critic, [views[each] for each in ends], budget)
+    return values, final
+
+
+def fit_critics(
+    team: Team,
+    optimisers: Mapping[str, torch.optim.Optimizer],
+    batch: Batch,
+    values: Tensor,
+    returns: Tensor,
+    iteration: int,
+) -> dict[str, Stats]:
+    """Fit each critic to the returns of its own model's rows; `values` are those from before."""
+    stats = {}
+    for backend in team.backends:
+        assert backend.critic is not None, "the backends of a team have critics all or none"
+        rows = rows_of(team, batch, backend)
+        if not len(rows):
+            continue
+        mine, name = select(batch, rows), backend.critic.name
+        fitted = update_critic(
+            backend.critic, optimisers[name], mine, values[rows], returns[rows], team.config.critic,
+            team.config.update.micro_tokens, iteration,
+        )  # fmt: skip
+        variance = explained_variance(values[rows], returns[rows], mine.decision_mask)
+        stats[name] = {**fitted, "explained_variance": variance}
+    return stats
