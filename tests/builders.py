@@ -16,13 +16,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from marft.config import Config, LoraConfig, SamplingConfig, parse_config
 from marft.environments.base import Outcome
-from marft.game.flexmg import Agent
+from marft.game.flexmg import Agent, FlexMG
 from marft.generate.base import Reply, Request
 from marft.models import attention
 from marft.models.base import Base
 from marft.models.chat import Chat
 from marft.models.policy import Policy
 from marft.models.tiny import build_tiny
+from marft.rollout import Seat, Stage
 from marft.team import Team, build_team
 from marft.types import Action, Episode, Task
 
@@ -69,6 +70,8 @@ def stirred(policy: Policy, seed: int = 0, size: float = 0.2) -> Policy:
         for name, parameter in policy.parameters(adapter).items():
             if "lora_B" in name:
                 parameter.data = size * torch.randn(parameter.shape, generator=generator)
+            elif "lora_" not in name:
+                parameter.data = parameter.data + 0.1 * size * torch.randn(parameter.shape, generator=generator)
     return policy
 
 
@@ -101,8 +104,9 @@ class Plain:
         self.model.set_attn_implementation("eager")
 
     def weights(self, adapter: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        """The effective weights, differentiable in the adapter's tensors."""
+        """The effective weights, differentiable in the adapter's tensors: LoRA's, or a whole set under the model's."""
         weights = dict(self.model.named_parameters())
+        weights |= {name: each for name, each in (adapter or {}).items() if name in weights}
         for name, down in (adapter or {}).items():
             if ".lora_A." in name:
                 up = adapter[name.replace(".lora_A.", ".lora_B.")]
@@ -166,6 +170,11 @@ def agent(name: str, **settings: Any) -> Agent:
     sampling = settings.pop("sampling", SamplingConfig(max_tokens=tokens))
     defaults = {"profile": "", "sees_task": True, "trainable": True, "adapter": name}
     return Agent(name=name, sampling=sampling, **{**defaults, **settings})
+
+
+def stage_of(game: FlexMG, chat: Chat, generator: Any, context: int = 1000, **rules: Any) -> Stage:
+    """A stage on which all agents sit at one generator."""
+    return Stage(game, dict.fromkeys(game.names, Seat(chat, generator, context)), **rules)
 
 
 class World:

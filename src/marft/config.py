@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,24 +12,21 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from marft.presets import expand_preset
+from marft.section import NonNegative as NonNegative
+from marft.section import Positive as Positive
+from marft.section import Rate as Rate
+from marft.section import Section as Section
+from marft.section import Unit as Unit
+from marft.tools.config import ToolConfig
 from marft.types import MarftError
 from marft.validation import validate
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-Unit = Annotated[float, Field(ge=0, le=1)]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
 
-class Section(BaseModel):
-    """A part of the config: immutable, and closed (a misspelt key is never ignored)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class ModelConfig(Section):
-    """The frozen base model every agent shares."""
+    """A base model; agents that name the same one share it."""
 
     name: str = Field("smollm2-135m-instruct", description="a name from `marft models`, a local folder, or a hub id")
     dtype: Literal["auto", "native", "float32", "bfloat16"] = Field(
@@ -38,6 +36,16 @@ class ModelConfig(Section):
     )
     context: Positive | None = Field(None, description="longest prompt + reply in tokens; default: the model's own")
     seed: NonNegative = Field(0, description="seed of a built-in random model's weights")
+    tuning: Literal["lora", "full"] = Field(
+        "lora", description="lora: the base stays frozen under adapters; full: each adapter is a whole set of weights"
+    )
+    quantise: Literal["none", "4bit"] = Field("none", description="4bit: a frozen NF4 base (needs marft[quantised])")
+
+    @model_validator(mode="after")
+    def _full_needs_whole_weights(self) -> ModelConfig:
+        if self.tuning == "full" and self.quantise != "none":
+            raise ValueError("quantise: rounded weights cannot be trained; use tuning 'lora', or quantise 'none'")
+        return self
 
 
 class LoraConfig(Section):
@@ -57,6 +65,17 @@ class SamplingConfig(Section):
     max_tokens: Positive = Field(64, description="longest reply, in tokens, the end-of-turn token included")
 
 
+class EndpointConfig(Section):
+    """An OpenAI-compatible chat endpoint that plays an agent; it is never trained."""
+
+    url: str = Field(description="the base address, to which /chat/completions is added")
+    model: str
+    key_env: str | None = Field(None, description="the environment variable that holds the key")
+    timeout: Rate = Field(60.0, description="seconds for one answer")
+    retries: NonNegative = Field(3, description="further tries after a failed connection, a 429 or a 5xx")
+    concurrency: Positive = Field(8, description="requests under way at the same time")
+
+
 class AgentConfig(Section):
     """One member of the team."""
 
@@ -68,6 +87,27 @@ class AgentConfig(Section):
         None, description="adapter name; agents that name the same one share it"
     )
     sampling: SamplingConfig | None = Field(None, description="overrides rollout.sampling for this agent")
+    model: ModelConfig | str | None = Field(
+        None, description="its own base model: a section, or just a name (the rest as in `model`)"
+    )
+    endpoint: EndpointConfig | None = Field(None, description="a model elsewhere that plays this agent, untrained")
+    tools: list[str] = Field(default_factory=list, description="names from `tools`, or `calculator`, `python`")
+    tool_calls: NonNegative = Field(4, description="replies of one turn that may call tools; the next one is final")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_endpoint_is_not_trained(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("endpoint") is not None:
+            return {"trainable": False, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> AgentConfig:
+        if self.endpoint is not None and self.trainable:
+            raise ValueError(f"agent '{self.name}' is an endpoint, which cannot be trained; leave `trainable` out")
+        if self.endpoint is not None and (self.model is not None or self.adapter is not None):
+            raise ValueError(f"agent '{self.name}' is an endpoint; it has no `model` and no `adapter` here")
+        return self
 
     @property
     def adapter_name(self) -> str:
@@ -75,11 +115,45 @@ class AgentConfig(Section):
         return self.adapter or self.name
 
 
+class EdgeConfig(Section):
+    """A conditional edge: it holds in turns in which the speaker's message matches `when` (a regular expression)."""
+
+    speaker: str
+    reader: str
+    when: str = Field(description="searched for in the message, without regard to case")
+
+    @model_validator(mode="after")
+    def _is_a_pattern(self) -> EdgeConfig:
+        try:
+            re.compile(self.when)
+        except re.error as error:
+            raise ValueError(f"when: {self.when!r} is not a regular expression: {error}") from None
+        return self
+
+
 class GraphConfig(Section):
     """D as data: `edges` (speaker, reader) within a turn, `recall` (speaker, reader) from the previous turn."""
 
-    edges: list[tuple[str, str]] = Field(default_factory=list)
+    edges: list[tuple[str, str] | EdgeConfig] = Field(default_factory=list)
     recall: list[tuple[str, str]] = Field(default_factory=list)
+
+
+class DebateConfig(Section):
+    """Each turn all debaters answer at once, then `rounds` - 1 times again, each having read the others."""
+
+    debate: Annotated[int, Field(ge=1, description="rounds")]
+    judge: str | None = Field(None, description="the agent that reads the last round and speaks the team's word")
+
+
+class OrchestratorConfig(Section):
+    """Each turn one agent says, again and again, who speaks next, until it says `stop` or `calls` are used up."""
+
+    orchestrator: str
+    calls: Positive = Field(4, description="agents it may call in a turn")
+    stop: str = Field("stop", description="the word that ends the turn")
+    unreadable: Literal["stop", "first", "fail"] = Field(
+        "stop", description="what a reply that names nobody means: the end, a call of the first agent, a failed episode"
+    )
 
 
 class FunctionConfig(Section):
@@ -92,7 +166,9 @@ class TeamConfig(Section):
     """Flex-MG: who plays, who sees whom, for how many turns."""
 
     agents: Annotated[list[AgentConfig], Field(min_length=1)]
-    dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig = "chain"
+    dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig | DebateConfig | OrchestratorConfig = (
+        "chain"
+    )
     turns: Positive = Field(1, description="the horizon; an episode still running after it is truncated")
     message: str = Field("{name}: {text}", description="how an agent reads another's words; must hold {text}")
     workflow: str | None = Field(
@@ -118,8 +194,15 @@ class TeamConfig(Section):
                 )
         if self.workflow is not None and (self.dependency, self.turns) != ("chain", 1):
             raise ValueError("workflow: a function that calls the agents itself needs no 'dependency' and no 'turns'")
-        if "critic" in [agent.adapter for agent in self.agents]:
-            raise ValueError("the adapter 'critic' is the critic's own; call the agents' something else")
+        for agent in self.agents:
+            adapter = agent.adapter_name
+            if adapter == "critic" or adapter.startswith("critic-"):
+                raise ValueError(f"the adapter '{adapter}' is a critic's own; call the agents' something else")
+            first = next(each for each in self.agents if each.adapter_name == adapter)
+            if first.model != agent.model and first.endpoint is None and agent.endpoint is None:
+                raise ValueError(
+                    f"agents '{first.name}' and '{agent.name}' share the adapter '{adapter}' but not the model"
+                )
         return self
 
 
@@ -251,6 +334,9 @@ class Config(Section):
     lora: LoraConfig = LoraConfig()
     team: TeamConfig
     environment: EnvironmentConfig
+    tools: dict[Annotated[str, Field(pattern=NAME)], ToolConfig] = Field(
+        default_factory=dict, description="tools that agents may name: kind `calculator`, `python`, `search` or `mcp`"
+    )
     rollout: RolloutConfig = RolloutConfig()
     credit: CreditConfig = CreditConfig()
     critic: CriticConfig = CriticConfig()
@@ -276,6 +362,12 @@ class Config(Section):
         """The agent's own sampling, else the team's."""
         return agent.sampling or self.rollout.sampling
 
+    def model_of(self, agent: AgentConfig) -> ModelConfig:
+        """The agent's own base model, else the team's; a bare name takes everything else from the team's."""
+        if isinstance(agent.model, str):
+            return self.model.model_copy(update={"name": agent.model})
+        return agent.model or self.model
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML config and apply `key.path=value` overrides (values are YAML).
@@ -293,14 +385,20 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise MarftError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise MarftError(f"{path}: must hold a mapping of keys such as `team:` and `environment:`")
-    for override in overrides:
+    # What a preset is made of can be overridden like anything written out, so the choice of preset comes first
+    first = [each for each in overrides if each.startswith(("team.preset=", "team.anonymous="))]
+    for override in first:
         _apply_override(raw, override)
+    raw = expand_preset(raw, str(path))
+    for override in overrides:
+        if override not in first:
+            _apply_override(raw, override)
     return parse_config(raw, source=str(path))
 
 
 def parse_config(raw: Mapping[str, Any], source: str = "config") -> Config:
-    """Validate a mapping; `source` names where it came from in errors."""
-    return validate(Config, raw, source)
+    """Validate a mapping, its `team.preset` written out first; `source` names where it came from in errors."""
+    return validate(Config, expand_preset(raw, source), source)
 
 
 def dump_config(config: Config) -> str:

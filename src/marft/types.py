@@ -51,7 +51,9 @@ class Action:
     D as it was played. `reward` sits on the action's last decision. `stop` says why the reply ended, and
     `policy_version` is the version of the adapter at the moment the request was sent. `truncated_tokens` counts prompt
     tokens that were left out to fit the context. `step` counts, from 0, what the agent said before within the same
-    turn (calls of tools, rounds of a debate, calls by an orchestrator).
+    turn (calls of tools, rounds of a debate, calls by an orchestrator). `tool_results` is what tools answered to the
+    calls in the reply; where there are any, the agent speaks again and nobody else reads this reply. `side` names whom
+    it played for: actions of one side share a chain of credit (in a game of one team all have the same side).
     """
 
     agent: str
@@ -67,6 +69,8 @@ class Action:
     reward: float = 0.0
     truncated_tokens: int = 0
     step: int = 0
+    tool_results: tuple[str, ...] = ()
+    side: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Episode:
 
     `group` names the set of episodes that share a task (the baseline of group-relative credit); `sample` is the number
     within that group. `terminated` (the game ended) and `truncated` (the horizon cut it off) are never both true.
-    `final_joint_ids` is the joint view after the last action: the critic bootstraps a truncated episode from it.
+    `final_joint_ids` is, for each side, the joint view after the last action: the critic bootstraps a truncated episode
+    from it.
     An episode with an `error` is recorded and counted, and never trained on. `answer` is the team's answer as the
     environment read it: samples of one task whose answers are equal texts vote for the same thing.
     """
@@ -94,7 +99,7 @@ class Episode:
     actions: tuple[Action, ...]
     terminated: bool
     truncated: bool
-    final_joint_ids: tuple[int, ...] = ()
+    final_joint_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
     answer: str = ""
@@ -114,12 +119,14 @@ class Episode:
 class Batch:
     """N rows, one per action, in episode order and within an episode in execution order.
 
+    Where an episode has several sides, each side's actions count as an episode of their own here (B counts those).
+
     `tokens, attention_mask, action_mask, logprobs` are [N, S] (prompt, action, right padding); masks come from lengths
     the sampler reported, never from a token's value. `joint, joint_mask` are [N, J]. `decision_mask` [N, S] marks one
     position per decision: the action's first token at action level, every action token at token level.
     `rewards, agent, turn, episode, position, words` are [N]; `agent` indexes `agents`, `episode` counts from 0 within
     the batch, `position` is the row's place in its episode. `final_joint, final_joint_mask` are [B, J'] and
-    `terminated` is [B]. `groups` [N] numbers the (task, agent, turn) group of each row.
+    `terminated` is [B]. `groups` [N] numbers the (task, agent, turn, step) group of each row.
     """
 
     agents: tuple[str, ...]

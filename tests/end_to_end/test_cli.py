@@ -93,6 +93,46 @@ def test_eval_without_influence_and_retention_of_an_untrained_team(marft, traine
     assert "influence" not in result.out
 
 
+def test_eval_measures_influence_when_told_to_whatever_the_config_says(marft, trained):
+    few = ("evaluation.tasks=2", "evaluation.retention=false", "--json")
+    told = json.loads(marft("eval", trained, "--influence", "evaluation.influence=false", *few).out)
+    (worth,) = told["influence"].values()
+    assert worth["loss"]["low"] <= worth["drop"] == worth["loss"]["mean"] <= worth["loss"]["high"]
+    assert "influence" not in json.loads(marft("eval", trained, "--no-influence", *few).out)
+
+
+def test_eval_on_benchmarks_by_name_of_an_untrained_team(marft, trained):
+    config = trained.parent / "team.yaml"
+    few = ("--limit", "2", "--samples", "3", "--no-influence", "evaluation.retention=false")
+    on = ("--on", "reasoning:chain_sum", "--on", "reasoning:letter_counting")
+    result = marft("eval", config, *on, *few)
+    assert result.code == 0, result.err
+    for word in ("untrained", "on reasoning:chain_sum", "on reasoning:letter_counting", "sampled, 3 each", "pass@3"):
+        assert word in result.out
+    assert result.out.count("2 held-out tasks") == 2
+    found = json.loads(marft("eval", config, *on, *few, "--json").out)
+    assert found.keys() == {"reasoning:chain_sum", "reasoning:letter_counting"}
+    assert found["reasoning:chain_sum"]["sampled"]["kinds"].keys() == {"chain_sum"}
+
+
+def test_eval_of_several_runs_compares_them(marft, trained):
+    """The same tasks and seeds: the untrained team is what the run evaluated before training, the run itself after."""
+    config = trained.parent / "team.yaml"
+    result = marft("eval", config, trained)
+    assert result.code == 0, result.err
+    assert result.out.count("against the first") == 2  # sampled and greedy
+    found = json.loads(marft("eval", config, trained, "--checkpoint", "latest", "--json").out)
+    assert (found["first"], found["tasks"], found["samples"]) == (str(config), 2, 2)
+    for name, file in ((config, "000000"), (trained, "000004")):
+        logged = json.loads((trained / "evaluations" / f"{file}.json").read_text(encoding="utf8"))
+        for part in ("sampled", "greedy"):
+            assert found["runs"][str(name)][part] == logged[part]
+    before, after = (found["runs"][str(name)]["sampled"]["success"]["mean"] for name in (config, trained))
+    gain = found["difference"][str(trained)]["sampled"]["success"]
+    assert gain["mean"] == pytest.approx(after - before)
+    assert gain["low"] < gain["mean"] < gain["high"] or abs(gain["mean"]) == 1
+
+
 def test_play_lets_each_agent_speak_in_order(marft, trained):
     result = marft("play", trained, "--question", "who is [bold]there[/bold]?", "rollout.sampling.max_tokens=5")
     assert result.code == 0, result.err
@@ -130,7 +170,7 @@ def test_play_of_an_untrained_team_respects_who_reads_whom(trained, tmp_path):
     team = build_team(load_config(trained.parent / "team.yaml", [*overrides, "team.turns=2"]))
     episode = ask(team, "QUESTION", Console(file=(tmp_path / "out").open("w")))
     said = [action.text for action in episode.actions]
-    read = [team.base.chat.show(action.prompt_ids) for action in episode.actions]
+    read = [team.backends[0].base.chat.show(action.prompt_ids) for action in episode.actions]
     assert [action.agent for action in episode.actions] == ["a", "b", "c"] * 2
     assert ["QUESTION" in each for each in read[:3]] == [True, False, True]
     assert f"a: {said[0]}" in read[1]
@@ -148,13 +188,13 @@ def test_play_in_a_terminal_shows_a_message_while_it_is_spoken(trained):
     from marft.run.play import Voices, ask
 
     team, _ = open_team(str(trained))
-    voices = Voices(Console(file=io.StringIO()), team.base.chat)
-    for token in team.base.chat.encode("hel"):
+    voices = Voices(Console(file=io.StringIO()), team.backends[0].base.chat)
+    for token in team.backends[0].base.chat.encode("hel"):
         voices.token("scout", token)
     shown = Console(file=io.StringIO())
     shown.print(voices.panel())
     assert shown.file.getvalue() == "scout: hel …\n"
-    voices.finished("scout", Reply(team.base.chat.encode("hello"), (), "length", 0))
+    voices.finished("scout", Reply(team.backends[0].base.chat.encode("hello"), (), "length", 0))
     terminal = Console(file=io.StringIO(), force_terminal=True, width=80)
     ask(team, "hello", terminal)
     assert "speaker" in terminal.file.getvalue()

@@ -113,6 +113,33 @@ def test_naming_what_is_not_there(marft, trained):
     check_sentence(marft("export", trained, "--agent", "scuot"), "no agent 'scuot'", "did you mean 'scout'?")
 
 
+def test_a_benchmark_that_cannot_be_played(marft, trained, tmp_path):
+    check_sentence(marft("eval", trained, "--on", "gsm8"), "--on gsm8", "did you mean 'gsm8k'?")
+    check_sentence(marft("eval", trained, "--on", "leg_counting"), "did you mean 'reasoning:leg_counting'?")
+    check_sentence(marft("eval", trained, "--on", "reasoning:leg_count"), "--on", "did you mean 'leg_counting'?")
+    missing, broken = tmp_path / "missing.jsonl", tmp_path / "broken.jsonl"
+    check_sentence(
+        marft("eval", trained, "--on", "gsm8k", "--path", missing), "--on gsm8k", str(missing), "no such file"
+    )
+    rows = ['{"question": "What is 1 + 1?", "answer": "#### 2"}'] * 2
+    broken.write_text("\n".join([rows[0], '{"question": "What is', rows[1]]) + "\n")
+    check_sentence(marft("eval", trained, "--on", "gsm8k", "--path", broken), "--on gsm8k", str(broken), "line 2")
+    check_sentence(marft("eval", trained, "--path", broken), "--path", "--on")
+
+
+def test_evaluating_nothing_at_all(marft, trained):
+    check_sentence(marft("eval", trained, "--samples", "0"), "--samples 0", "at least 1")
+    check_sentence(marft("eval", trained, "--limit", "0"), "--limit 0", "at least 1")
+    check_sentence(marft("eval", "update.lr=1"), "RUN_OR_CONFIG is missing")
+
+
+def test_runs_that_cannot_be_compared(marft, trained, config):
+    check_sentence(marft("eval", trained, trained), str(trained), "named twice")
+    check_sentence(marft("eval", trained, trained.with_name("rum")), f"did you mean '{trained}'?")
+    alone = config(team={"agents": [{"name": "a"}]})
+    check_sentence(marft("eval", trained, alone), str(alone), "at least 2 agents")
+
+
 def test_a_damaged_checkpoint_is_named_with_one_that_is_whole(marft, config, tmp_path):
     run = tmp_path / "run"
     assert marft("train", config(evaluation={"tasks": 0}), "iterations=2", "--run", run).code == 0

@@ -30,7 +30,7 @@ def learn(training, iterations):
     success = []
     for iteration in range(iterations):
         _, stats = iterate(training, iteration, Clock(), Silent())
-        training.team.generator.load(iteration + 1)
+        training.team.load(iteration + 1)
         success.append(stats["success"])
     return success
 
@@ -91,7 +91,7 @@ def test_relay_stays_at_chance_when_it_does_not():
 
 def test_an_agent_that_is_not_trained_keeps_every_bit_while_the_others_learn():
     training = relay_training("one", {"name": "two", "trainable": False})
-    policy = training.team.policy
+    policy = training.team.backends[0].policy
     before = {name: snapshot(policy, name) for name in policy.adapters}
     learn(training, 4)
     assert same(before["two"], snapshot(policy, "two"))

@@ -5,14 +5,14 @@ import math
 
 import pytest
 
-from builders import World, agent, policy_of, tiny_base
+from builders import World, agent, policy_of, stage_of, tiny_base
 from marft.environments.base import Outcome
 from marft.game.dependency import Graph, chain, graph, parallel
 from marft.game.flexmg import FlexMG
 from marft.generate.scripted import Scripted
 from marft.generate.torch_engine import TorchEngine
 from marft.models.tiny import PRINTABLE
-from marft.rollout import Plan, Stage, play, rollout
+from marft.rollout import Plan, play, rollout
 from marft.types import Failure, MarftError, Task
 
 BASE = tiny_base(PRINTABLE)
@@ -25,9 +25,8 @@ def say_own_name(asked):
 
 
 def stage(agents, dependency, world=None, answers=say_own_name, turns=1, **rules):
-    rules = {"context": 1000, **rules}
     game = FlexMG(tuple(agents), dependency, world or World(turns=turns), turns)
-    return Stage(game, CHAT, Scripted(CHAT, answers), **rules)
+    return stage_of(game, CHAT, Scripted(CHAT, answers), **rules)
 
 
 def agents_called(*names, **settings):
@@ -156,7 +155,7 @@ def test_the_critic_reads_everything_said_before_and_nothing_after():
     assert views[0] == f"{start}\nann:"
     assert views[1] == f"{start}\nann: from ann\nbob:"
     assert views[2] == f"{start}{said}{world_says.format(1)}\nann:"
-    assert CHAT.show(episode.final_joint_ids) == f"{start}{said}{world_says.format(1)}{said}\nend:"
+    assert CHAT.show(episode.final_joint_ids[""]) == f"{start}{said}{world_says.format(1)}{said}\nend:"
 
 
 # ---- who is paid
@@ -196,7 +195,7 @@ def test_a_reward_that_is_none_fails_the_episode_in_the_environments_name(pay, w
 
 def test_terminated_and_truncated_are_kept_apart():
     ends = run(stage(agents_called("ann"), parallel(), World(turns=2), turns=5))
-    assert (len(ends.actions), ends.terminated, ends.truncated, ends.final_joint_ids) == (2, True, False, ())
+    assert (len(ends.actions), ends.terminated, ends.truncated, ends.final_joint_ids) == (2, True, False, {})
     cut = run(stage(agents_called("ann"), parallel(), World(turns=9), turns=3))
     assert (len(cut.actions), cut.terminated, cut.truncated) == (3, False, True)
     assert cut.final_joint_ids
@@ -383,7 +382,7 @@ def test_refusing_leaves_the_prompt_whole_and_the_engine_says_why():
     assert len(run(scene).actions[2].prompt_ids) > 52  # whole, as the scripted generator takes anything
     engine = TorchEngine(policy_of(base, "ann"))
     game = scene.game
-    episode = asyncio.run(play(Stage(game, base.chat, engine, base.context), plan()))
+    episode = asyncio.run(play(stage_of(game, base.chat, engine, base.context), plan()))
     assert episode.error.who == "ann"
     assert "context of 60" in episode.error.reason
 
@@ -404,7 +403,7 @@ def engine_stage(slots=4):
     policy = policy_of(base, "ann", "bob")
     world = World(pay=lambda said: float(len(said[-1]["ann"])), turns=2)
     game = FlexMG((agent("ann"), agent("bob")), chain(("ann", "bob")), world, 2)
-    return Stage(game, base.chat, TorchEngine(policy, slots), base.context)
+    return stage_of(game, base.chat, TorchEngine(policy, slots), base.context)
 
 
 def plans():
@@ -434,7 +433,7 @@ def test_agents_and_turns_draw_independently():
     policy = policy_of(base, "both")
     team = tuple(agent(name, adapter="both", max_tokens=30) for name in ("ann", "bob"))
     game = FlexMG(team, parallel(), World(turns=2), 2)
-    episode = asyncio.run(play(Stage(game, base.chat, TorchEngine(policy), 256), plan()))
+    episode = asyncio.run(play(stage_of(game, base.chat, TorchEngine(policy), 256), plan()))
     one, two = episode.actions[:2]
     assert one.prompt_ids == two.prompt_ids
     assert one.token_ids != two.token_ids
@@ -455,14 +454,14 @@ def test_greedy_plans_ask_for_greedy_replies():
     scene = stage(agents_called("ann"), parallel())
     run(scene, greedy=True)
     run(scene)
-    assert [each.greedy for each in scene.generator.requests] == [True, False]
+    assert [each.greedy for each in scene.seats["ann"].generator.requests] == [True, False]
 
 
 def test_requests_carry_adapter_sampling_and_a_place_of_their_own():
     team = [agent("ann", adapter="shared", max_tokens=5), agent("bob", max_tokens=9)]
     scene = stage(team, chain(("ann", "bob")), turns=2, answers=lambda asked: "x")
     run(scene, order=4, sample=1)
-    asked = scene.generator.requests
+    asked = scene.seats["ann"].generator.requests
     assert [each.adapter for each in asked] == ["shared", "bob", "shared", "bob"]
     assert [each.sampling.max_tokens for each in asked] == [5, 9, 5, 9]
     assert [each.order for each in asked] == sorted({each.order for each in asked})  # all different, as executed
@@ -476,7 +475,7 @@ def test_scripted_words_replace_an_agent_and_nobody_else():
     scene = stage(agents_called("ann", "bob"), chain(("ann", "bob")), turns=2)
     episode = run(scene, scripted={"ann": ["lie", "lies"]})
     assert [each.text for each in episode.actions] == ["lie", "from bob", "lies", "from bob"]
-    assert [each.adapter for each in scene.generator.requests] == ["bob", "bob"]
+    assert [each.adapter for each in scene.seats["ann"].generator.requests] == ["bob", "bob"]
     read = prompts(episode)
     assert "ann: lie" in read["bob", 0]
     assert "ann: lies" in read["bob", 1]

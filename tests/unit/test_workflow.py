@@ -5,12 +5,12 @@ import asyncio
 import pytest
 import yaml
 
-from builders import World, agent, tiny_base
+from builders import World, agent, stage_of, tiny_base
 from marft.config import dump_config, parse_config
 from marft.game import FlexMG, build_game, parallel
 from marft.generate.scripted import Scripted
 from marft.models.tiny import PRINTABLE
-from marft.rollout import Plan, Stage, play
+from marft.rollout import Plan, play
 from marft.types import Failure, MarftError, Task
 
 CHAT = tiny_base(PRINTABLE).chat
@@ -19,7 +19,7 @@ CHAT = tiny_base(PRINTABLE).chat
 def run(workflow, world=None, names=("ann", "bob")):
     agents = tuple(agent(name, max_tokens=40) for name in names)
     game = FlexMG(agents, parallel(), world or World(lambda said: 1.0), 1, workflow)
-    scene = Stage(game, CHAT, Scripted(CHAT, lambda asked: f"from {asked.adapter}"), 1000)
+    scene = stage_of(game, CHAT, Scripted(CHAT, lambda asked: f"from {asked.adapter}"))
     return asyncio.run(play(scene, Plan(Task("t", "TASK"), 0, (0, 0, 0), 0)))
 
 
@@ -30,10 +30,10 @@ def test_what_is_handed_on_is_read_and_recorded_as_a_parent():
         await agents["bob"](second, first)
 
     episode = run(team)
-    assert [(each.agent, each.turn, each.parents) for each in episode.actions] == [
-        ("bob", 0, ()),
-        ("ann", 0, (0,)),
-        ("bob", 1, (1, 0)),
+    assert [(each.agent, each.turn, each.step, each.parents) for each in episode.actions] == [
+        ("bob", 0, 0, ()),
+        ("ann", 0, 0, (0,)),
+        ("bob", 0, 1, (1, 0)),
     ]
     asked = [CHAT.show(each.prompt_ids) for each in episode.actions]
     assert "TASK" in asked[0]

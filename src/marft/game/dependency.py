@@ -5,7 +5,8 @@ D maps (state, turn) to a `Graph`. A D that is the same in every turn is `Static
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
@@ -22,19 +23,27 @@ class Graph:
     """D as it holds in one turn; a pair is (speaker, reader).
 
     `edges`: the reader acts after the speaker in this turn and reads its message. `recall`: the reader reads the
-    speaker's message of the previous turn (an agent may recall itself). `acting`: who acts; None means all the team.
+    speaker's message of the previous turn (an agent may recall itself). `acting`: who may act; None means all.
+    `conditions`: (speaker, reader, pattern) makes that edge conditional: it holds when the speaker's message matches
+    the regular expression (without regard to case). An agent that conditional edges lead to acts only if one of them
+    holds.
     """
 
     edges: frozenset[Pair]
     recall: frozenset[Pair] = frozenset()
     acting: tuple[str, ...] | None = None
+    conditions: frozenset[tuple[str, str, str]] = frozenset()
 
     def __post_init__(self) -> None:
         # A user's own D may hand over lists; what is stored is always hashable
         object.__setattr__(self, "edges", _pairs(self.edges, "edges"))
         object.__setattr__(self, "recall", _pairs(self.recall, "recall"))
+        object.__setattr__(self, "conditions", frozenset(tuple(each) for each in self.conditions))
         if self.acting is not None:
             object.__setattr__(self, "acting", tuple(self.acting))
+        for speaker, reader, _ in self.conditions:
+            if (speaker, reader) not in self.edges:
+                raise MarftError(f"condition on {speaker} -> {reader}: there is no such edge")
 
     def order(self, agents: tuple[str, ...]) -> tuple[str, ...]:
         """The acting agents, every reader after its speakers; among agents that could go next, the first declared.
@@ -73,6 +82,19 @@ class Graph:
         """Whose messages of the previous turn the agent reads: in declared order if the team is given, else by name."""
         speakers = {speaker for speaker, reader in self.recall if reader == agent}
         return tuple(each for each in agents or sorted(speakers) if each in speakers)
+
+    def live_parents(self, agent: str, said: Mapping[str, str]) -> tuple[str, ...] | None:
+        """Whose messages of this turn the agent reads, given what others `said` in it (those who rest: absent).
+
+        In the order of `said`; None when every condition on an edge to the agent fails, so that it rests itself.
+        """
+        mine = [(speaker, pattern) for speaker, reader, pattern in self.conditions if reader == agent]
+        conditional = {speaker for speaker, _ in mine}
+        holding = {each for each, pattern in mine if each in said and re.search(pattern, said[each], re.IGNORECASE)}
+        if conditional and not holding:
+            return None
+        speakers = set(self.parents(agent)) - (conditional - holding)
+        return tuple(each for each in said if each in speakers)
 
     def _sorter(self, agents: tuple[str, ...]) -> TopologicalSorter[str]:
         self._check_names(agents)
@@ -127,9 +149,11 @@ def parallel() -> Static:
     return Static(Graph(frozenset()))
 
 
-def graph(edges: Iterable[Pair], recall: Iterable[Pair] = ()) -> Static:
+def graph(
+    edges: Iterable[Pair], recall: Iterable[Pair] = (), conditions: Iterable[tuple[str, str, str]] = ()
+) -> Static:
     """A fixed D from (speaker, reader) pairs; checked against a team by `Graph.order`."""
-    return Static(Graph(_pairs(edges, "edges"), _pairs(recall, "recall")))
+    return Static(Graph(_pairs(edges, "edges"), _pairs(recall, "recall"), conditions=frozenset(conditions)))
 
 
 def _pairs(pairs: Iterable[Any], key: str) -> frozenset[Pair]:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from marft.config import AgentConfig, Config, FunctionConfig, GraphConfig, SamplingConfig, TeamConfig
+from marft.config import (
+    AgentConfig,
+    Config,
+    DebateConfig,
+    EdgeConfig,
+    FunctionConfig,
+    GraphConfig,
+    OrchestratorConfig,
+    SamplingConfig,
+    TeamConfig,
+)
 from marft.environments import build_environment
 from marft.environments.base import Environment
 from marft.game.dependency import Dependency, Graph, Static, chain, graph, parallel
+from marft.game.organisation import Debate, Orchestrated, Organisation, debate, orchestrated
 from marft.game.workflow import Workflow
 from marft.imports import import_object
 from marft.types import MarftError
@@ -21,6 +32,7 @@ class Agent:
 
     `profile` is its system prompt (empty: anonymous); without `sees_task` it reads only observations and messages;
     `adapter` names the weights it acts with, which it may share; only a `trainable` agent's actions are learnt from.
+    `tools` are names of tools it may call, in up to `tool_calls` replies of a turn before the one that others read.
     """
 
     name: str
@@ -29,6 +41,8 @@ class Agent:
     trainable: bool
     adapter: str
     sampling: SamplingConfig
+    tools: tuple[str, ...] = ()
+    tool_calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class FlexMG:
     """
 
     agents: tuple[Agent, ...]
-    dependency: Dependency
+    dependency: Dependency | Organisation
     environment: Environment
     turns: int
     workflow: Workflow | None = None
@@ -69,6 +83,7 @@ class FlexMG:
 
     def graph_at(self, state: Any, turn: int) -> Graph:
         """D(state, turn), checked against the team: raises `MarftError` naming the turn when it does not fit."""
+        assert not isinstance(self.dependency, Debate | Orchestrated), "an organisation is played by its own rules"
         found: Any = self.dependency(state, turn)
         if not isinstance(found, Graph):
             raise MarftError(f"turn {turn}: the dependency function gave a {type(found).__name__}, not a Graph")
@@ -96,19 +111,35 @@ def _build_agent(agent: AgentConfig, config: Config) -> Agent:
         trainable=agent.trainable,
         adapter=agent.adapter_name,
         sampling=config.sampling(agent),
+        tools=tuple(agent.tools),
+        tool_calls=agent.tool_calls if agent.tools else 0,
     )
 
 
-def _build_dependency(team: TeamConfig, source: str) -> Dependency:
+def _build_dependency(team: TeamConfig, source: str) -> Dependency | Organisation:
     names = tuple(agent.name for agent in team.agents)
     given = team.dependency
     if isinstance(given, FunctionConfig):
         return _import_dependency(given, names, source)
     if isinstance(given, GraphConfig):
-        _check(graph(given.edges), names, f"{source}: team.dependency.edges")
-        _check(graph((), given.recall), names, f"{source}: team.dependency.recall")
-        return graph(given.edges, given.recall)
+        return _build_graph(given, names, source)
+    if isinstance(given, DebateConfig | OrchestratorConfig):
+        try:
+            if isinstance(given, DebateConfig):
+                return debate(names, given.debate, given.judge)
+            return orchestrated(names, given.orchestrator, given.calls, given.stop, given.unreadable)
+        except MarftError as error:
+            raise MarftError(f"{source}: team.dependency: {error}") from None
     return chain(names) if given == "chain" else parallel()
+
+
+def _build_graph(given: GraphConfig, names: tuple[str, ...], source: str) -> Static:
+    conditional = [each for each in given.edges if isinstance(each, EdgeConfig)]
+    edges = [(each.speaker, each.reader) if isinstance(each, EdgeConfig) else each for each in given.edges]
+    conditions = [(each.speaker, each.reader, each.when) for each in conditional]
+    _check(graph(edges), names, f"{source}: team.dependency.edges")
+    _check(graph((), given.recall), names, f"{source}: team.dependency.recall")
+    return graph(edges, given.recall, conditions)
 
 
 def _import_function(path: str, key: str, kind: str = "function") -> Any:
