@@ -137,7 +137,7 @@ def config_of(condition: Condition, base: Path, seed: int, iterations: int) -> C
             "environment": dict(condition.environment),
             "rollout": {"tasks": 16, "samples": 4, "sampling": {"max_tokens": 3}},
             "critic": {"lr": 3e-3, "head_lr": 3e-2},
-            "update": {"lr": 1e-2, "epochs": 2, "entropy": 0.02},
+            "update": {"lr": 3e-3, "entropy": 0.02},
             "evaluation": {"tasks": 0},
         }
     )

@@ -327,6 +327,21 @@ def environments() -> None:
     Console().print(show.known_table(("environment.name", "what it is", "needs"), rows))
 
 
+@app.command(epilog="Example: marft teams")
+def teams() -> None:
+    """The teams that are ready made, for `team.preset` in a config."""
+    from rich.console import Console
+
+    from marft.presets import description, preset_names, preset_team
+    from marft.run import show
+
+    rows = [
+        (name, ", ".join(each["name"] for each in preset_team(name)["agents"]), description(name))
+        for name in preset_names()
+    ]
+    Console().print(show.known_table(("team.preset", "agents", "what it is"), rows))
+
+
 def _targets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The runs and configs, and the overrides: words with a `=` that name nothing on the disk."""
     targets = [word for word in words if "=" not in word or Path(word).exists()]

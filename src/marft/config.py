@@ -107,6 +107,8 @@ class AgentConfig(Section):
             raise ValueError(f"agent '{self.name}' is an endpoint, which cannot be trained; leave `trainable` out")
         if self.endpoint is not None and (self.model is not None or self.adapter is not None):
             raise ValueError(f"agent '{self.name}' is an endpoint; it has no `model` and no `adapter` here")
+        if self.endpoint is not None and self.tools:
+            raise ValueError(f"agent '{self.name}' is an endpoint, whose form of calling tools is not known here")
         return self
 
     @property

@@ -24,7 +24,10 @@ def validate(model: type[ModelT], raw: Mapping[str, Any], source: str, prefix: s
 def _first_fault(model: type[BaseModel], error: ValidationError, prefix: str) -> str:
     # A union reports a fault per member; the deepest location is the one the user wrote
     fault = max(error.errors(), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
-    spot = [str(part) for part in fault["loc"] if not _is_union_tag(str(part))]
+    location = fault["loc"]
+    if location[:1] == ("tools",):  # pydantic puts the entry's `kind`, which tells its model, after its name
+        location = (*location[:2], *location[3:])
+    spot = [str(part) for part in location if not _is_union_tag(str(part))]
     where = ".".join(([prefix] if prefix else []) + spot) or prefix or "config"
     if fault["type"] == "extra_forbidden":
         known = sorted(set(_keys_at(model, fault["loc"][:-1])))

@@ -99,7 +99,7 @@ def test_resuming_what_is_not_there_or_not_the_same(marft, trained):
 
 
 def test_an_adapter_that_does_not_fit(marft, trained):
-    check_sentence(marft("eval", trained, "lora.r=8"), "adapter_model.safetensors", "adapter 'scout'", "other r")
+    check_sentence(marft("eval", trained, "lora.r=8"), "adapter_model.safetensors", "adapter 'scout'", "lora section")
     agents = '[{"name": "scout"}, {"name": "speeker"}]'
     check_sentence(marft("eval", trained, f"team.agents={agents}"), "holds no adapter 'speeker'")
 

@@ -62,9 +62,10 @@ class Parameters(Section):
             raise ValueError(
                 "environment.path: give either `benchmark`, `path` (a file) or `hub` (a `datasets` source)"
             )
-        named = {"subset", "split_train", "split_heldout"} & self.model_fields_set
-        if self.hub is None and named:
-            raise ValueError(f"environment.{min(named)}: goes with `hub`; with `path`, name a `heldout_path`")
+        if self.hub is None and (self.subset, self.split_train, self.split_heldout) != (None, "train", None):
+            raise ValueError(
+                "environment.subset, environment.split_…: go with `hub`; with `path`, name a `heldout_path`"
+            )
         if self.hub is not None and self.split_train is None and self.split_heldout is None:
             raise ValueError("environment.split_train: without it, name a `split_heldout` to evaluate on")
         if self.decide == "vote" and self.answerer is not None:
@@ -90,6 +91,7 @@ class Parameters(Section):
         return Columns(
             question=self.question or (known.question if known else "question"),
             answer=self.answer or (known.answer if known else "answer"),
+            answer_else=known.answer_else if known and self.answer is None else None,
             id=self.id or (known.id if known else None),
             kind=self.kind or (known.kind if known else None),
             lists=True,

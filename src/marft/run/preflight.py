@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 from marft.environments.check import SPLITS, check_environment
+from marft.game.dependency import Static
+from marft.game.flexmg import FlexMG
+from marft.game.organisation import Orchestrated
 from marft.generate.base import Request
 from marft.generate.scripted import Answer, Scripted
 from marft.models.chat import Chat
 from marft.rollout import Plan, Stage, rollout
 from marft.run.evaluate import NEUTRAL_TEXT
 from marft.team import Team
-from marft.types import MarftError, Task
+from marft.types import MarftError, Split, Task
 
 TASKS = 4  # tasks of each split that are looked at
 
@@ -43,12 +47,12 @@ class Room:
     context: int
 
 
-def check_prompts(team: Team, source: str) -> None:
+def check_prompts(team: Team, source: str, splits: Sequence[Split] = SPLITS) -> None:
     """Raise `MarftError` when an agent's prompt cannot fit the context even if nobody says anything.
 
     Also when an episode cannot begin, because the environment or D refuses the team.
     """
-    for prompt in rehearse(team.stage, _some_tasks(team), wordy=False, source=source):
+    for prompt in rehearse(team.stage, _some_tasks(team, splits), wordy=False, source=source):
         context = team.seats[prompt.agent].context
         if team.config.rollout.context_policy == "refuse" and prompt.tokens + prompt.reply > context:
             raise MarftError(
@@ -62,7 +66,7 @@ def rooms(team: Team, source: str) -> list[Room]:
     """What every agent's prompts take, over a few training and held-out tasks."""
     endless = {name: replace(seat, context=2**31) for name, seat in team.seats.items()}
     unbounded = replace(team.stage, seats=endless, context_policy="refuse")
-    tasks = _some_tasks(team)
+    tasks = _some_tasks(team, SPLITS)
     terse = rehearse(unbounded, tasks, wordy=False, source=source)
     wordy = rehearse(unbounded, tasks, wordy=True, source=source)
     found = []
@@ -78,12 +82,16 @@ def rooms(team: Team, source: str) -> list[Room]:
 def rehearse(stage: Stage, tasks: Sequence[Task], wordy: bool, source: str) -> list[Prompt]:
     """The prompts of one episode per task in which every agent says nothing, or (`wordy`) all that it may.
 
-    Later turns, feedback and what D passes on are the real ones. Raises `MarftError` when an episode cannot begin.
+    Later turns, feedback and what D passes on are the real ones; conditional edges all hold, and an orchestrator calls
+    one member after another. Raises `MarftError` when an episode cannot begin.
     """
-    rehearsals = {name: _rehearsal(seat.chat, wordy) for name, seat in stage.seats.items()}
+    game = _all_act(stage.game)
+    d = game.dependency
+    callers = {d.orchestrator: d.members} if isinstance(d, Orchestrated) else {}
+    rehearsals = {name: _rehearsal(seat.chat, wordy, callers.get(name, ("",))) for name, seat in stage.seats.items()}
     seats = {name: replace(seat, generator=rehearsals[name]) for name, seat in stage.seats.items()}
     plans = [Plan(task, 0, (0, number), number) for number, task in enumerate(tasks)]
-    episodes = asyncio.run(rollout(replace(stage, seats=seats), plans))
+    episodes = asyncio.run(rollout(replace(stage, game=game, seats=seats), plans))
     for episode in episodes:
         # What fails only after a message was said is for training to count, or for `check_environment` to name
         if episode.error and not episode.actions:
@@ -95,13 +103,20 @@ def rehearse(stage: Stage, tasks: Sequence[Task], wordy: bool, source: str) -> l
     ]
 
 
-def _rehearsal(chat: Chat, wordy: bool) -> Scripted:
-    """A generator that says nothing, or as much as it may."""
-    words = chat.encode(f"{NEUTRAL_TEXT} ")
+def _all_act(game: FlexMG) -> FlexMG:
+    """The game with every condition on an edge fulfilled."""
+    if isinstance(game.dependency, Static):
+        return replace(game, dependency=Static(replace(game.dependency.graph, conditions=frozenset())))
+    return game
+
+
+def _rehearsal(chat: Chat, wordy: bool, openings: Sequence[str]) -> Scripted:
+    """A generator that says one of `openings` after another and nothing more, or as much as it may."""
+    words, opening = chat.encode(f" {NEUTRAL_TEXT}"), cycle(openings)
 
     def answer(request: Request) -> Answer:
-        most = request.sampling.max_tokens
-        return (words * (most // len(words) + 1))[:most] if wordy else ""
+        first, most = next(opening), request.sampling.max_tokens
+        return (chat.encode(first) + words * (most // len(words) + 1))[:most] if wordy else first
 
     return Scripted(chat, answer)
 
@@ -109,17 +124,17 @@ def _rehearsal(chat: Chat, wordy: bool) -> Scripted:
 def check_world(team: Team, source: str) -> None:
     """Raise `MarftError` unless the environment keeps the rules of the protocol with this team."""
     # Where all tasks read the same, what differs is hidden on purpose, as in relay
-    one_prompt = len({task.prompt for task in _some_tasks(team)}) == 1
+    one_prompt = len({task.prompt for task in _some_tasks(team, SPLITS)}) == 1
     try:
         check_environment(team.game.environment, team.game.names, one_prompt=one_prompt)
     except MarftError as error:
         raise MarftError(f"{source}: environment '{team.game.environment.name}': {error}") from error.__cause__
 
 
-def _some_tasks(team: Team) -> list[Task]:
+def _some_tasks(team: Team, splits: Sequence[Split]) -> list[Task]:
     environment = team.game.environment
     tasks = []
-    for split in SPLITS:
+    for split in splits:
         size = environment.size(split)
         tasks += [environment.task(split, index) for index in range(TASKS if size is None else min(size, TASKS))]
     return tasks

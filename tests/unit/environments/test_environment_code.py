@@ -17,7 +17,7 @@ from marft.environments.code import Code
 from marft.environments.code_problems import Columns, Problem, read_problem, read_program
 from marft.grading.bounded import GraderFailed
 from marft.grading.code_runner import CallTests, CodeTests, StdioTests
-from marft.grading.sandbox import isolation
+from marft.grading.isolation import isolation
 from marft.types import MarftError
 
 SANDBOX = "limits-only" if isolation().missing else "auto"
@@ -322,6 +322,7 @@ def test_mistakes_in_the_config(keys, says):
         ("deepcoder", {"problem": "x", "tests": "[]"}, "the tests must be one or more mappings"),
         ("own", {"question": "x"}, "has no column 'tests'"),
         ("own", {"question": "x", "tests": [{"input": 1}]}, "the tests must be one or more mappings"),
+        ("own", {"question": "x", "tests": ["f(1) == 2"]}, "the column 'tests' holds no `assert`"),
         ("own", {"question": " ", "tests": CASES}, "the column 'question' must hold a text"),
         ("own", {"question": "x", "tests": [{"input": "1 2", "output": "3"}], "entry_point": "f"}, "no line of JSON"),
     ],

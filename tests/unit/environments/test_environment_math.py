@@ -212,7 +212,7 @@ def test_rows_that_cannot_be_used(write, rows, keys, says):
         ({"path": "x", "hub": "y"}, "environment.path: give either"),
         ({"benchmark": "gsm8k", "hub": "y"}, "environment.path: give either"),
         ({"benchmark": "gsm9k"}, "benchmark.*'gsm8k'"),
-        ({"path": "x", "split_heldout": "test"}, "environment.split_heldout: goes with `hub`"),
+        ({"path": "x", "split_heldout": "test"}, "environment.subset, environment.split_…: go with `hub`"),
         ({"hub": "x", "split_train": None}, "environment.split_train: without it, name a `split_heldout`"),
         ({"path": "x", "decide": "vote", "answerer": "a"}, "environment.answerer: with `decide: vote`"),
         ({"path": "no/such.jsonl"}, "no/such.jsonl: there is no such file"),

@@ -35,7 +35,7 @@ def gradients(policy, adapter):
 
 def test_an_adapter_owns_all_and_only_its_lora_tensors(world):
     policy, _ = world
-    every = {id(each): name for name, each in policy.peft.named_parameters() if "lora_" in name}
+    every = {id(each): name for name, each in policy.weights.peft.named_parameters() if "lora_" in name}
     owners = [id(each) for name in policy.adapters for each in policy.parameters(name).values()]
     assert sorted(owners) == sorted(every)  # none left out, none twice
     for adapter in policy.adapters:
@@ -70,7 +70,7 @@ def test_targets_that_are_not_there_are_refused_in_words():
 def test_training_one_after_the_other_moves_each_and_nobody_else(world):
     policy, _ = world
     optimisers = {name: torch.optim.AdamW(policy.parameters(name).values(), 1e-2) for name in policy.adapters}
-    frozen = {name: each.clone() for name, each in policy.peft.named_parameters() if "lora_" not in name}
+    frozen = {name: each.clone() for name, each in policy.weights.peft.named_parameters() if "lora_" not in name}
     start = {name: snapshot(policy, name) for name in policy.adapters}
     for trained in ("one", "two"):
         before = {name: snapshot(policy, name) for name in policy.adapters}
@@ -82,7 +82,9 @@ def test_training_one_after_the_other_moves_each_and_nobody_else(world):
     for name in ("one", "two"):
         after = snapshot(policy, name)
         assert all(not torch.equal(start[name][each], after[each]) for each in after)  # every tensor, not some
-    assert all(torch.equal(frozen[name], each) for name, each in policy.peft.named_parameters() if name in frozen)
+    assert all(
+        torch.equal(frozen[name], each) for name, each in policy.weights.peft.named_parameters() if name in frozen
+    )
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -108,7 +110,7 @@ def test_two_forward_and_backward_passes_do_not_mix(world, together):
 def test_adapters_are_float32_on_a_bfloat16_base():
     policy = policy_of(tiny_base(dtype=torch.bfloat16), "one", "two")
     assert {each.dtype for name in policy.adapters for each in policy.parameters(name).values()} == {torch.float32}
-    frozen = {each.dtype for name, each in policy.peft.named_parameters() if "lora_" not in name}
+    frozen = {each.dtype for name, each in policy.weights.peft.named_parameters() if "lora_" not in name}
     assert frozen == {torch.bfloat16}
     before = snapshot(policy, "one")
     optimiser = torch.optim.SGD(policy.parameters("one").values(), 1e-5)
@@ -202,7 +204,7 @@ def test_each_row_of_a_batch_goes_through_its_own_adapter(world, names):
 
 def test_a_forward_pass_that_fails_leaves_no_routing_behind(world):
     policy, _ = world
-    layers = [each for each in policy.peft.modules() if hasattr(each, "lora_A")]
+    layers = [each for each in policy.weights.peft.modules() if hasattr(each, "lora_A")]
 
     def fail(*_):
         raise RuntimeError("out of memory")
@@ -260,7 +262,7 @@ def test_chunked_projection_changes_neither_values_nor_gradients(world, monkeypa
     (packed,) = pack(rows, 100)
 
     def run():
-        policy.peft.zero_grad()
+        policy.weights.peft.zero_grad()
         scores = policy.score(packed, [2, 3, 2, 1], "one", 0.7, "gradient")
         (scores.logprobs.sum() + 0.3 * scores.entropy.sum()).backward()
         return scores, {name: each.clone() for name, each in gradients(policy, "one").items()}
