@@ -310,7 +310,7 @@ def models() -> None:
     from marft.run import show
 
     rows = [(name, each.description, each.needs) for name, each in BUILT_IN.items()]
-    rows.append(("(a folder or hub id)", "any Llama- or Qwen-style chat model that transformers loads", "its weights"))
+    rows.append(("(a folder or hub id)", "any Llama-, Qwen- or Gemma-3-style chat model that transformers loads", "its weights"))
     Console().print(show.known_table(("model.name", "what it is", "needs"), rows))
 
 

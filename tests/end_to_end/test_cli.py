@@ -137,7 +137,8 @@ def test_play_lets_each_agent_speak_in_order(marft, trained):
     result = marft("play", trained, "--question", "who is [bold]there[/bold]?", "rollout.sampling.max_tokens=5")
     assert result.code == 0, result.err
     speakers = [line.split(":")[0] for line in result.out.splitlines() if ": " in line]
-    assert speakers == ["scout", "speaker"]
+    assert speakers == ["scout", "speaker", "who read whom"]
+    assert "who read whom: scout; speaker ← scout\n" in result.out
     again = marft("play", trained, "--question", "who is [bold]there[/bold]?", "rollout.sampling.max_tokens=5")
     assert again.out == result.out  # greedy
 
@@ -188,7 +189,7 @@ def test_play_in_a_terminal_shows_a_message_while_it_is_spoken(trained):
     from marft.run.play import Voices, ask
 
     team, _ = open_team(str(trained))
-    voices = Voices(Console(file=io.StringIO()), team.backends[0].base.chat)
+    voices = Voices(Console(file=io.StringIO()), {name: seat.chat for name, seat in team.seats.items()})
     for token in team.backends[0].base.chat.encode("hel"):
         voices.token("scout", token)
     shown = Console(file=io.StringIO())

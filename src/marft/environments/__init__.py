@@ -52,6 +52,12 @@ _BUILT_IN = (
         "your data; for hub sets the extra marft[datasets]",
     ),
     KnownEnvironment(
+        "code",
+        "marft.environments.code:Code",
+        "programming problems (HumanEval, MBPP, LiveCodeBench, DeepCoder, CodeForces, your own), run in a sandbox",
+        "Linux with user namespaces (else `sandbox: limits-only`); for hub sets the extra marft[datasets]",
+    ),
+    KnownEnvironment(
         "tools",
         "marft.environments.tools:Tools",
         "questions that ask for a tool: long arithmetic, and facts in a collection of documents to search",

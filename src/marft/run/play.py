@@ -18,6 +18,7 @@ from marft.game.organisation import Debate, Orchestrated
 from marft.generate.base import Generator, Reply, Request, Usage
 from marft.models.chat import Chat
 from marft.rollout import Plan, rollout
+from marft.run.trace import played
 from marft.team import Team
 from marft.types import Episode, MarftError, Split, Task
 
@@ -142,6 +143,9 @@ def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bo
         (episode,) = asyncio.run(rollout(stage, [plan]))
     if episode.error:
         raise MarftError(f"{episode.error.who} could not answer: {episode.error.reason}")
+    for number, line in enumerate(played(episode), start=1):
+        turn = f" in turn {number}" if turns > 1 else ""
+        console.print(f"who read whom{turn}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
     return episode
 
 

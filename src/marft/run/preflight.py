@@ -112,11 +112,12 @@ def _all_act(game: FlexMG) -> FlexMG:
 
 def _rehearsal(chat: Chat, wordy: bool, openings: Sequence[str]) -> Scripted:
     """A generator that says one of `openings` after another and nothing more, or as much as it may."""
-    words, opening = chat.encode(f" {NEUTRAL_TEXT}"), cycle(openings)
+    words, opening = chat.encode(f"{NEUTRAL_TEXT} "), cycle(openings)
 
     def answer(request: Request) -> Answer:
         first, most = next(opening), request.sampling.max_tokens
-        return (chat.encode(first) + words * (most // len(words) + 1))[:most] if wordy else first
+        lead = chat.encode(f"{first} ") if first else ()
+        return (lead + words * (most // len(words) + 1))[:most] if wordy else first
 
     return Scripted(chat, answer)
 

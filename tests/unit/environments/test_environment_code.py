@@ -206,11 +206,11 @@ def test_a_whole_program_and_a_body_pass_and_the_share_is_paid(tmp_path):
     for reply in ("    return a + b", "```python\n" + PROMPT + "    return a + b\n```"):
         [outcome] = play(environment, [reply])
         assert (outcome.rewards, outcome.terminated) == (1.0, True)
-        assert outcome.metrics == {"success": 1.0, "share": 1.0, "answered": 1.0}
+        assert outcome.metrics == {"success": 1.0, "share": 1.0, "answered": 1.0, "first_attempt": 1.0}
     [half] = play(environment, ["    return 3"])
-    assert (half.rewards, half.metrics) == (0.5, {"success": 0.0, "share": 0.5, "answered": 1.0})
+    assert (half.rewards, half.metrics) == (0.5, {"success": 0.0, "share": 0.5, "answered": 1.0, "first_attempt": 0.0})
     [none] = play(environment, ["  "])
-    assert (none.rewards, none.metrics, none.answer) == (0.0, {"success": 0.0, "share": 0.0, "answered": 0.0}, "")
+    assert (none.rewards, none.metrics["share"], none.metrics["answered"], none.answer) == (0.0, 0.0, 0.0, "")
 
 
 def test_all_or_nothing_and_the_answer_that_votes(tmp_path):
@@ -286,6 +286,13 @@ def test_held_out_problems_are_not_trained_on(tmp_path):
     assert (shared.size("train"), shared.size("heldout")) == (2, 2)
 
 
+def test_a_held_out_source_alone_is_for_evaluation(tmp_path):
+    environment = Code(heldout_path=write(tmp_path / "rows.jsonl", OWN), sandbox=SANDBOX)
+    assert environment.size("heldout") == 4
+    with pytest.raises(MarftError, match=r"rows.jsonl is for evaluation only"):
+        environment.task("train", 0)
+
+
 def test_a_local_folder_of_datasets(tmp_path):
     datasets = pytest.importorskip("datasets")
     folder = tmp_path / "saved"
@@ -299,7 +306,7 @@ def test_a_local_folder_of_datasets(tmp_path):
     [
         ({}, "environment.benchmark: give a `benchmark`, a `path` or a `hub`"),
         ({"path": "x", "hub": "y"}, "environment.path: give either"),
-        ({"hub": "y", "heldout_path": "x"}, "environment.heldout_path: goes with `path`"),
+        ({"hub": "y", "heldout_path": "x"}, "environment.path: give either"),
         ({"path": "x", "subset": "y"}, "go with `hub`"),
         ({"path": "x", "feedback": "public-tests"}, "environment.public_tests: must be above 0"),
         ({"path": "no_such.jsonl"}, "no_such.jsonl: there is no such file"),
@@ -337,7 +344,7 @@ def test_a_bad_row_is_named(form, row, says):
     [
         ('{"question": "x"}\n{"question":', r"rows.jsonl, line 2: is not JSON"),
         ("[1]", r"rows.jsonl, line 1: is not a mapping"),
-        ("\n\n", r"rows.jsonl: holds no rows"),
+        ("\n\n", r"rows.jsonl: leaves 0 training problems and 0 held-out"),
         (json.dumps(OWN[0]), r"rows.jsonl: leaves 0 training problems and 1 held-out"),
     ],
 )
