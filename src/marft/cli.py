@@ -310,7 +310,8 @@ def models() -> None:
     from marft.run import show
 
     rows = [(name, each.description, each.needs) for name, each in BUILT_IN.items()]
-    rows.append(("(a folder or hub id)", "any Llama-, Qwen- or Gemma-3-style chat model that transformers loads", "its weights"))
+    others = "any Llama-, Qwen- or Gemma-3-style chat model that transformers loads"
+    rows.append(("(a folder or hub id)", others, "its weights"))
     Console().print(show.known_table(("model.name", "what it is", "needs"), rows))
 
 

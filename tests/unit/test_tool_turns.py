@@ -1,4 +1,4 @@
-"""Turns in which an agent calls tools: each reply is an action, results are context, and what is trained was sampled."""
+"""Turns in which an agent calls tools: each reply is an action, results are context, what was sampled is trained."""
 
 import asyncio
 from dataclasses import dataclass, replace

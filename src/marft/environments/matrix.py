@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from marft.config import Positive, Section
 from marft.environments.base import Outcome
+from marft.section import Positive, Section
 from marft.types import MarftError, Split, Task
 from marft.validation import validate
 

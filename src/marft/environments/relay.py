@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from marft.config import Positive, Section
 from marft.environments.base import Outcome
+from marft.section import Positive, Section
 from marft.types import MarftError, Split, Task
 from marft.validation import validate
 

@@ -1,0 +1,44 @@
+"""The whole YAML schema. An unknown key is an error with a suggestion; every error names the file and the key."""
+
+from marft.config.experiment import Config
+from marft.config.file import dump_config, load_config, parse_config
+from marft.config.learning import CreditConfig, CriticConfig, EvaluationConfig, RolloutConfig, RunConfig, UpdateConfig
+from marft.config.players import (
+    AgentConfig,
+    DebateConfig,
+    EdgeConfig,
+    EndpointConfig,
+    EnvironmentConfig,
+    FunctionConfig,
+    GraphConfig,
+    LoraConfig,
+    ModelConfig,
+    OrchestratorConfig,
+    SamplingConfig,
+    TeamConfig,
+)
+
+__all__ = [
+    "AgentConfig",
+    "Config",
+    "CreditConfig",
+    "CriticConfig",
+    "DebateConfig",
+    "EdgeConfig",
+    "EndpointConfig",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "FunctionConfig",
+    "GraphConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OrchestratorConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TeamConfig",
+    "UpdateConfig",
+    "dump_config",
+    "load_config",
+    "parse_config",
+]

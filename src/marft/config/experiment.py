@@ -1,0 +1,74 @@
+"""One experiment: every section of the YAML file together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from marft.config.learning import (
+    CreditConfig,
+    CriticConfig,
+    EvaluationConfig,
+    RolloutConfig,
+    RunConfig,
+    UpdateConfig,
+)
+from marft.config.players import (
+    NAME,
+    AgentConfig,
+    EnvironmentConfig,
+    LoraConfig,
+    ModelConfig,
+    SamplingConfig,
+    TeamConfig,
+)
+from marft.section import NonNegative, Positive, Section
+from marft.tools.config import ToolConfig
+
+
+class Config(Section):
+    """One experiment."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    seed: NonNegative = 0
+    device: str = Field("auto", description="auto: CUDA where there is one, else the CPU")
+    threads: Positive | None = Field(None, description="CPU threads; default: torch's own choice")
+    iterations: NonNegative = 20
+    model: ModelConfig = ModelConfig()
+    lora: LoraConfig = LoraConfig()
+    team: TeamConfig
+    environment: EnvironmentConfig
+    tools: dict[Annotated[str, Field(pattern=NAME)], ToolConfig] = Field(
+        default_factory=dict, description="tools that agents may name: kind `calculator`, `python`, `search` or `mcp`"
+    )
+    rollout: RolloutConfig = RolloutConfig()
+    credit: CreditConfig = CreditConfig()
+    critic: CriticConfig = CriticConfig()
+    update: UpdateConfig = UpdateConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Config:
+        if not any(agent.trainable for agent in self.team.agents):
+            raise ValueError("team.agents: no agent is trainable; set `trainable: true` on at least one")
+        if self.credit.baseline == "critic" and self.critic.kind == "none":
+            raise ValueError("credit.baseline: 'critic' needs critic.kind 'shared'; or choose 'group' or 'none'")
+        if self.critic.kind == "shared" and self.credit.baseline != "critic":
+            raise ValueError(
+                f"critic.kind: 'shared' goes unused with credit.baseline '{self.credit.baseline}'; set it to 'none'"
+            )
+        if self.credit.baseline == "group" and self.rollout.samples < 2:
+            raise ValueError("rollout.samples: a group baseline needs at least 2 samples per task")
+        return self
+
+    def sampling(self, agent: AgentConfig) -> SamplingConfig:
+        """The agent's own sampling, else the team's."""
+        return agent.sampling or self.rollout.sampling
+
+    def model_of(self, agent: AgentConfig) -> ModelConfig:
+        """The agent's own base model, else the team's; a bare name takes everything else from the team's."""
+        if isinstance(agent.model, str):
+            return self.model.model_copy(update={"name": agent.model})
+        return agent.model or self.model

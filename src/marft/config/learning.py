@@ -1,0 +1,115 @@
+"""How a team plays, learns and is looked at: rollouts, credit, critic, updates, evaluation, the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from marft.config.players import SamplingConfig
+from marft.section import NonNegative, Positive, Rate, Section, Unit
+
+
+class RolloutConfig(Section):
+    """How much is played per iteration, and how."""
+
+    tasks: Positive = Field(8, description="distinct tasks per iteration")
+    samples: Positive = Field(8, description="episodes per task: the group of group-relative credit")
+    sampling: SamplingConfig = SamplingConfig()
+    slots: Positive = Field(64, description="replies generated at the same time")
+    deadline: Rate = Field(
+        1800.0, description="seconds from the start of play after which an unfinished episode is recorded as failed"
+    )
+    max_failed: Unit = Field(0.25, description="stop the run when a larger share of an iteration's episodes failed")
+    context_policy: Literal["refuse", "truncate_history"] = Field(
+        "refuse", description="a prompt too long fails the episode, or loses its oldest messages (never the profile)"
+    )
+
+
+class CreditConfig(Section):
+    """One chain of decisions; each kind of link has its own discount and lambda (design, equation of section 2)."""
+
+    preset: Literal["marft", "paper-code"] = Field("marft", description="paper-code: every gamma .99, every lambda .95")
+    gamma: Unit = Field(0.99, description="last agent of a turn -> first of the next")
+    gamma_agent: Unit = Field(1.0, description="agent -> next agent in the same turn")
+    gamma_token: Unit = Field(1.0, description="token -> token inside an action")
+    lam: Unit = Field(0.95, description="lambda between actions")
+    lam_token: Unit = Field(1.0, description="lambda inside an action")
+    baseline: Literal["critic", "group", "none"] = Field(
+        "critic", description="critic: GAE; group: return minus its (task, agent, turn) group's mean; none: return"
+    )
+    normalise: Literal["batch", "agent", "none"] = Field("batch", description="mean 0, std 1 of the advantages over")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("preset") == "paper-code":
+            preset = {"gamma": 0.99, "gamma_agent": 0.99, "gamma_token": 0.99, "lam": 0.95, "lam_token": 0.95}
+            return {**preset, **given}
+        return given
+
+
+class CriticConfig(Section):
+    """The centralised critic: a value head on the base with an adapter of its own, reading the joint view."""
+
+    kind: Literal["shared", "none"] = "shared"
+    warmup: NonNegative = Field(1, description="first iterations that train the critic alone")
+    lr: Rate = 1e-3
+    head_lr: Rate = 1e-2
+    epochs: Positive = 2
+    minibatches: Positive = 1
+    loss: Literal["huber", "mse"] = "huber"
+    huber_delta: Rate = 10.0
+    clip: Rate | None = Field(0.2, description="PPO value clip around the old value; null: off")
+    max_grad_norm: Rate = 1.0
+
+
+class UpdateConfig(Section):
+    """How an agent's adapter is improved."""
+
+    level: Literal["action", "token"] = Field("action", description="MARFT-A or MARFT-T")
+    action_normalisation: Literal["sum", "token", "word"] = Field(
+        "sum", description="what an action's log-probability is divided by (action level only)"
+    )
+    schedule: Literal["sequential", "alternate", "simultaneous"] = "sequential"
+    order: Literal["declared", "reverse", "random"] = "declared"
+    carry: Literal["none", "happo"] = "none"
+    carry_clip: Rate = Field(0.2, description="HAPPO's factor M stays within [1/(1+c), 1+c]")
+    lr: Rate = 3e-4
+    lr_warmup: NonNegative = Field(0, description="iterations over which the learning rate rises linearly")
+    epochs: Positive = 1
+    minibatches: Positive = 1
+    micro_tokens: Positive = Field(
+        1024, description="most packed tokens in one forward pass: what bounds memory, however many agents and episodes"
+    )
+    clip: Rate = 0.2
+    clip_high: Rate | None = Field(None, description="upper clip where it differs from `clip`")
+    entropy: Annotated[float, Field(ge=0)] = 0.0
+    kl_stop: Rate | None = Field(None, description="stop an agent's epochs when its approximate KL passes this")
+    kl_reference: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of KL to the base model")
+    kl_in: Literal["reward", "loss"] = Field("loss", description="the one place the reference KL goes")
+    max_grad_norm: Rate = 1.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    old_logprobs: Literal["learner", "sampler"] = "learner"
+    importance_cap: Rate = Field(2.0, description="truncation of the sampler -> learner importance weight")
+
+
+class EvaluationConfig(Section):
+    """Held-out play: the same tasks and seeds every time."""
+
+    tasks: NonNegative = Field(32, description="held-out tasks; 0 turns evaluation off")
+    samples: Positive = Field(4, description="sampled episodes per task (for success at temperature 1 and pass@k)")
+    every: NonNegative = Field(0, description="also evaluate every so many iterations; 0: before and after only")
+    influence: bool = Field(True, description="replay with each agent's messages swapped for another task's")
+    retention: bool = Field(True, description="measure KL from the base and perplexity on a neutral text")
+
+
+class RunConfig(Section):
+    """Where the run is written."""
+
+    folder: str = "runs"
+    save_every: Positive = 1
+    keep_last: Positive = 2
+    tensorboard: bool = True
+    episodes_every: Positive = Field(1, description="write episodes/*.jsonl every so many iterations")
