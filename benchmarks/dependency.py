@@ -1,6 +1,6 @@
 """Does D matter? Teams in which information is split, under the right D and under wrong ones.
 
-    python -m benchmarks.dependency [--seeds 5] [--iterations 40] [--json FILE] [--quick]
+    python -m benchmarks.dependency [--seeds 5] [--iterations 50] [--json FILE] [--quick]
 
 Two games of the environment `split`. `combine`: ann and bob read one of four letters each, cat must say both. `ask`:
 the lead reads a topic (1, 2 or 3), and p, q and r know the letter of one topic each; the answer that counts is the last
@@ -135,9 +135,9 @@ def config_of(condition: Condition, base: Path, seed: int, iterations: int) -> C
                 "message": "{text}",
             },
             "environment": dict(condition.environment),
-            "rollout": {"tasks": 16, "samples": 4, "sampling": {"max_tokens": 3}},
+            "rollout": {"tasks": 48, "samples": 4, "sampling": {"max_tokens": 3}},
             "critic": {"lr": 3e-3, "head_lr": 3e-2},
-            "update": {"lr": 3e-3, "entropy": 0.02},
+            "update": {"lr": 1e-3, "entropy": 0.02},
             "evaluation": {"tasks": 0},
         }
     )
@@ -184,7 +184,7 @@ def main() -> None:
     """Run what was asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--json", help="also write every run to this file")
     parser.add_argument("--quick", action="store_true", help="one seed, ten iterations")
     given = parser.parse_args()
@@ -193,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "speaker"
         teach(base)
-        print(f"{seeds} seeds, {iterations} iterations of 64 episodes, {torch.get_num_threads()} threads, float32\n")
+        print(f"{seeds} seeds, {iterations} iterations of 192 episodes, {torch.get_num_threads()} threads, float32\n")
         print("| game | D | best possible | before | after | right member speaks last |")
         print("|---|---|---|---|---|---|")
         for condition in CONDITIONS:

@@ -298,6 +298,8 @@ def check(config: Config, overrides: Overrides = None) -> None:
             console.print(
                 f"note: '{room.agent}' may not fit when everyone speaks at full length; then {what}", soft_wrap=True
             )
+    for note in preflight.notes(team):
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print("ok", style="bold green")
 
 

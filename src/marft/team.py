@@ -140,6 +140,8 @@ def _backends(config: Config, game: FlexMG, base: Base | None) -> tuple[Backend,
 
 def _seats(config: Config, game: FlexMG, backends: tuple[Backend, ...], source: str) -> dict[str, Seat]:
     theirs: Mapping[str, Tool] = getattr(game.environment, "tools", {})
+    for name in theirs.keys() & config.tools.keys():
+        raise MarftError(f"{source}: tools.{name}: the environment brings a tool of that name; call yours otherwise")
     used = any(agent.tools for agent in game.agents)  # building starts servers
     built = {**build_tools(config.tools, source), **{name: (tool,) for name, tool in theirs.items()}} if used else {}
     seats = {}

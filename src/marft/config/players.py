@@ -80,7 +80,9 @@ class AgentConfig(Section):
     )
     endpoint: EndpointConfig | None = Field(None, description="a model elsewhere that plays this agent, untrained")
     tools: list[str] = Field(default_factory=list, description="names from `tools`, or `calculator`, `python`")
-    tool_calls: NonNegative = Field(4, description="replies of one turn that may call tools; the next one is final")
+    tool_calls: NonNegative = Field(
+        4, description="replies that may call tools each time it is asked; the next one is final"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -42,7 +42,7 @@ _BUILT_IN = (
     KnownEnvironment(
         "question_answer",
         "marft.environments.question_answer:QuestionAnswer",
-        "questions with one right answer from a JSONL file or a `datasets` source (GSM8K and the like)",
+        "questions with one right answer from a file or a `datasets` source (GSM8K and the like)",
         "your data; for `hub` the extra marft[datasets]",
     ),
     KnownEnvironment(

@@ -17,9 +17,9 @@ from marft.types import Split, Task
 class Outcome:
     """What one turn led to.
 
-    `rewards` is a mapping agent -> reward of that agent's message this turn, or one number: the team's reward, which
-    sits on the turn's last action. `terminated`: the game is over; `truncated`: it was cut off (never both).
-    `metrics` of the episode's last outcome go to the record; `success` in [0, 1] is the one reports are about.
+    `rewards` is a mapping agent -> reward, which sits on that agent's latest message, or one number: the team's reward,
+    which sits on the episode's last action so far. `terminated`: the game is over; `truncated`: it was cut off (never
+    both). `metrics` of the episode's last outcome go to the record; `success` in [0, 1] is the one reports are about.
     `answer` is the team's answer in a form by which several samples of one task can vote: equal texts, equal answers.
     """
 
@@ -35,7 +35,8 @@ class Environment(Protocol):
     """A world. Methods must be deterministic in their arguments; any randomness comes from `seed`.
 
     An environment that tells the team whether an answer was right also has `without_verdict() -> Environment`: the same
-    tasks without that oracle, which evaluation plays too. One that brings tools of its own has `tools`, a mapping of
+    tasks without that oracle, which evaluation plays too. One with several attempts a task says so in `attempts`, the
+    turns it needs. One that brings tools of its own has `tools`, a mapping of
     names to `marft.tools.Tool`. One in which agents play against each other has `sides(state) -> Mapping[str, str]`,
     agent -> the side it plays for: credit flows along each side's own actions, never from one side to another.
     """

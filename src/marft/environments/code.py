@@ -52,7 +52,7 @@ class Parameters(Section):
         None, description="a set by name: its source on the hub, or with `path` or `hub` the columns of those"
     )
     path: str | None = Field(
-        None, description="a JSONL, JSON or Parquet file (also .gz), relative to the current folder"
+        None, description="a JSONL, JSON or CSV file (also .gz) or a Parquet file, relative to the current folder"
     )
     heldout_path: str | None = Field(None, description="a second file to hold out")
     hub: str | None = Field(None, description="a `datasets` id, or a local folder of one")
@@ -139,6 +139,11 @@ class Code:
         blind = copy.copy(self)
         blind.parameters = self.parameters.model_copy(update={"feedback": "none"})
         return blind
+
+    @property
+    def attempts(self) -> int:
+        """The turns in which the team may answer."""
+        return self.parameters.attempts
 
     def size(self, split: Split) -> int | None:
         """The problems of the split; raises `MarftError` for the training split of a set that has none."""

@@ -139,6 +139,11 @@ class Math:
                 "least one, so add rows or a held-out source"
             )
 
+    @property
+    def attempts(self) -> int:
+        """The turns in which the team may answer."""
+        return self.parameters.attempts
+
     def size(self, split: Split) -> int | None:
         """The problems of the split; raises `MarftError` for the training split of a set that has none."""
         if not self._tasks[split]:

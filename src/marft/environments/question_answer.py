@@ -1,4 +1,4 @@
-"""Question and answer: rows of a JSONL file or a `datasets` source, each with one right answer (GSM8K and the like).
+"""Question and answer: rows of a file or a `datasets` source, each with one right answer (GSM8K and the like).
 
 Numbers are compared as exact decimals, anything else as text without regard to case and spacing.
 """

@@ -105,6 +105,11 @@ class Reasoning:
         self._train = [QuestionStream(each.dataset, each.parameters, self.parameters.train_seed) for each in mix]
         self._fresh = [QuestionStream(each.dataset, each.parameters, self.parameters.heldout_seed) for each in mix]
 
+    @property
+    def attempts(self) -> int:
+        """The turns in which the team may answer."""
+        return self.parameters.attempts
+
     def size(self, split: Split) -> int | None:
         """Training is endless; held out are at most `heldout_size` questions."""
         return None if split == "train" else len(self._heldout)

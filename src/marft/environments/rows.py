@@ -96,7 +96,7 @@ class Source:
 
 
 def file_records(path: str) -> list[Record]:
-    """The records of a file, by its ending: .json (a list), .csv, .parquet, anything else as JSON lines; also .gz."""
+    """The records of a file, by its ending: .parquet, or (also with .gz) .json (a list), .csv, else JSON lines."""
     kinds = [ending for ending in Path(path).suffixes if ending != ".gz"]
     if kinds[-1:] == [".parquet"]:
         return _parquet_records(path)

@@ -32,7 +32,8 @@ class Agent:
 
     `profile` is its system prompt (empty: anonymous); without `sees_task` it reads only observations and messages;
     `adapter` names the weights it acts with, which it may share; only a `trainable` agent's actions are learnt from.
-    `tools` are names of tools it may call, in up to `tool_calls` replies of a turn before the one that others read.
+    `tools` are names of tools it may call, in up to `tool_calls` replies each time it is asked, before the one that
+    others read.
     """
 
     name: str
@@ -99,6 +100,11 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     agents = tuple(_build_agent(agent, config) for agent in config.team.agents)
     dependency = _build_dependency(config.team, source)
     environment = build_environment(config.environment, source)
+    attempts = getattr(environment, "attempts", 1)
+    if attempts > config.team.turns:  # the last attempt, which pays, would never be made
+        raise MarftError(
+            f"{source}: team.turns: environment.attempts {attempts} needs as many turns; set turns to {attempts}"
+        )
     workflow = _import_function(config.team.workflow, f"{source}: team.workflow") if config.team.workflow else None
     return FlexMG(agents, dependency, environment, config.team.turns, workflow, config.team.message)
 

@@ -1,1 +1,1 @@
-"""Graders that can be trusted: answers to mathematics, and the deadline every grade has."""
+"""Graders that can be trusted: deadlines in child processes, answers to mathematics, programs in a sandbox."""

@@ -6,8 +6,9 @@ last `####`, else, where the config allows it, its last number. Nothing but the 
 What counts as equal. Two plain numbers (`1,234`, `-.5`, `\frac12`, `1\frac{4}{5}`, with or without `$`, units or
 degrees): exactly the same number, and where the right answer is a fraction without a finite decimal, also its decimal
 rounded to six digits or more. Everything else: as `math-verify` says, except for what it would let pass although it
-differs: brackets of another kind ({1,2} is not (1,2)), number bases (52_8 is not 52_7), and decimals that agree in
-six places but not in six digits. Units are read over, never compared; `50\%` equals both 50 and 0.5.
+differs: brackets of another kind (\{1,2\} is not (1,2)), number bases (52_8 is not 52_7; 52 alone passes for
+either), and decimals that agree in six places but not in six digits. Units are read over, never compared; `50\%`
+equals both 50 and 0.5.
 
 An answer that is too large to evaluate (a tower of powers, the factorial of a million, over 1000 characters) is wrong.
 """

@@ -81,6 +81,8 @@ def play_stats(team: Team, episodes: Sequence[Episode], dropped: dict[str, int])
         if mine:
             stats["play"][name] = {
                 "reward": sum(action.reward for action in mine) / count,
+                "replies": len(mine) / count,
+                "tool_calls": sum(len(action.tool_results) for action in mine) / count,
                 "reply_tokens": sum(len(action.token_ids) for action in mine) / len(mine),
                 "truncated_replies": sum(action.stop == "length" for action in mine) / len(mine),
             }

@@ -18,7 +18,8 @@ REASONING = "reasoning:"  # stands before the name of a reasoning-gym set
 # Whose message counts is the team's affair, not the tasks'; and which environments let a config say it
 TEAM = ("answerer", "decide")
 TAKES = {"reasoning": TEAM, "question_answer": TEAM, "math": TEAM, "code": ("answerer",)}
-# How a team was taught to answer in an environment of the same kind. Its feedback stays behind: no oracle on benchmarks
+# How a team was taught to answer in an environment of the same kind. Its feedback stays behind: no oracle on a
+# benchmark that is not its own world
 HABITS = {
     "reasoning": ("answer", "attempts"),
     "question_answer": ("reply",),

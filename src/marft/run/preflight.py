@@ -13,6 +13,7 @@ from marft.game.flexmg import FlexMG
 from marft.game.organisation import Orchestrated
 from marft.generate.base import Request
 from marft.generate.scripted import Answer, Scripted
+from marft.grading.isolation import WHAT, isolation
 from marft.models.chat import Chat
 from marft.rollout import Plan, Stage, rollout
 from marft.run.evaluate import NEUTRAL_TEXT
@@ -130,6 +131,32 @@ def check_world(team: Team, source: str) -> None:
         check_environment(team.game.environment, team.game.names, one_prompt=one_prompt)
     except MarftError as error:
         raise MarftError(f"{source}: environment '{team.game.environment.name}': {error}") from error.__cause__
+
+
+def notes(team: Team) -> list[str]:
+    """What a person should know of this team on this machine, besides what would be an error."""
+    found = []
+    for name, what in (
+        ("dropped", "training tasks left out, which are also held out"),
+        ("ungradable", "tasks left out, which cannot be graded here"),
+    ):
+        if count := getattr(team.game.environment, name, 0):
+            found.append(f"{count} {what}")
+    holders = [team.game.environment, *(tool for seat in team.seats.values() for tool in seat.tools.values())]
+    for walls in dict.fromkeys(each.runner.sandbox for each in holders if hasattr(each, "runner")):
+        if walls == "auto":
+            found.append(f"programs run in a sandbox: {'; '.join(WHAT.values())}")
+        else:
+            lacking = isolation().missing
+            why = f"this system lacks {'; '.join(lacking)}" if lacking else "this system could do better: `auto`"
+            found.append(f"programs run with limits only, so run none you do not trust; {why}")
+    for backend in team.backends:
+        if backend.base.chat.template.rewrites_history:
+            found.append(
+                f"the chat template of {backend.base.name} would drop or change an agent's earlier words; agents read "
+                "what they said as they said it"
+            )
+    return found
 
 
 def _some_tasks(team: Team, splits: Sequence[Split]) -> list[Task]:

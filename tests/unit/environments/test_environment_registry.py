@@ -51,7 +51,9 @@ thing = 3
 
 def test_every_built_in_environment_is_described_and_can_be_found():
     known = known_environments()
-    assert [each.name for each in known] == ["reasoning", "question_answer", "relay", "matrix"]
+    assert [each.name for each in known] == [
+        "reasoning", "question_answer", "math", "code", "tools", "textarena", "split", "relay", "matrix",
+    ]  # fmt: skip
     assert all(each.description and each.needs for each in known)
     assert build(name="relay").name == "relay"
 
@@ -77,7 +79,10 @@ def test_a_users_class_by_import_path(module):
     ("keys", "says"),
     [
         ({"name": "relai"}, r"a.yaml: environment.name: no environment 'relai'; did you mean 'relay'\?"),
-        ({"name": "chess"}, "no environment 'chess'; known here: reasoning, question_answer, relay, matrix"),
+        (
+            {"name": "chess"},
+            "no environment 'chess'; known here: reasoning, question_answer, math, code, tools, textarena, split, ",
+        ),
         ({"name": "relay", "symbol": []}, r"a.yaml: unknown key 'environment.symbol'; did you mean 'symbols'\?"),
         ({"name": "relay", "symbols": "ab"}, "a.yaml: 'environment.symbols': input should be a valid list"),
         ({"name": "relay", "symbols": ["a", "a "]}, "a.yaml: environment.symbols: must differ"),

@@ -7,9 +7,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from builders import config_of
 from marft.config import parse_config
 from marft.environments.relay import Relay
-from marft.game import Agent, FlexMG, Graph, Static, build_game, chain, draw, graph
+from marft.game import Agent, Debate, FlexMG, Graph, Orchestrated, Static, build_game, chain, draw, graph
 from marft.types import MarftError
 
 
@@ -211,3 +212,47 @@ def test_names_that_look_like_markup_are_drawn_as_they_are():
     text = drawn(FlexMG(agents, chain(("[b]a", "c")), Relay(), 1))
     assert "adapter [red]x" in text
     assert " [b]a " in text
+
+
+def test_attempts_need_as_many_turns():
+    world = {"name": "reasoning", "dataset": "chain_sum", "attempts": 3, "heldout_size": 4}
+    build_game(config_of("ann", environment=world, team={"turns": 3}))
+    with pytest.raises(MarftError, match=r"team\.turns: environment\.attempts 3 needs as many turns; set turns to 3"):
+        build_game(config_of("ann", environment=world, team={"turns": 2}))
+
+
+def test_an_organisation_is_built_and_its_faults_are_named():
+    names = ("lead", "ann", "bob")
+    team = build_game(config_of(*names, team={"dependency": {"orchestrator": "lead", "calls": 2, "stop": "done"}}))
+    assert team.dependency == Orchestrated("lead", ("ann", "bob"), 2, "done", "stop")
+    assert build_game(config_of(*names, team={"dependency": {"debate": 2}})).dependency == Debate(names, 2, None)
+    edge = {"speaker": "ann", "reader": "bob", "when": "go|run"}
+    graph = build_game(config_of(*names, team={"dependency": {"edges": [["lead", "ann"], edge]}})).dependency.graph
+    assert graph.conditions == {("ann", "bob", "go|run")}
+    for dependency, fault in (
+        ({"orchestrator": "boss"}, r"team\.dependency: orchestrator: no agent 'boss'"),
+        ({"debate": 2, "judge": "boss"}, r"team\.dependency: judge: no agent 'boss'"),
+        ({"edges": [{"speaker": "ann", "reader": "boss", "when": "x"}]}, r"team\.dependency\.edges: .*no agent 'boss'"),
+    ):
+        with pytest.raises(MarftError, match=fault):
+            build_game(config_of(*names, team={"dependency": dependency}))
+    with pytest.raises(MarftError, match="is not a regular expression"):
+        config_of(*names, team={"dependency": {"edges": [{**edge, "when": "("}]}})
+
+
+@pytest.mark.parametrize(
+    ("preset", "shown"),
+    [
+        ("checked", ("checker (if /\\bwrong\\b/)",)),
+        ("debate", ("2 rounds, in each of which all speak at once", "reads: the last round")),
+        (
+            "orchestrator",
+            ("it calls one after another, at most 4 a turn, and ends with 'stop'", "reads: whom it called"),
+        ),
+    ],
+)
+def test_every_organisation_is_drawn(preset, shown):
+    console = Console(file=StringIO(), width=160)
+    console.print(draw(build_game(parse_config({"team": {"preset": preset}, "environment": {"name": "relay"}}))))
+    for each in shown:
+        assert each in console.file.getvalue()
