@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from marft.types import MarftError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+OTHER_TYPE = 1000  # weighs more than any number of keys
 
 
 def validate(model: type[ModelT], raw: Mapping[str, Any], source: str, prefix: str = "") -> ModelT:
@@ -22,8 +23,7 @@ def validate(model: type[ModelT], raw: Mapping[str, Any], source: str, prefix: s
 
 
 def _first_fault(model: type[BaseModel], error: ValidationError, prefix: str) -> str:
-    # A union reports a fault per member; the deepest location is the one the user wrote
-    fault = max(error.errors(), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
+    fault = max(_meant(error.errors()), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
     location = fault["loc"]
     if location[:1] == ("tools",):  # pydantic puts the entry's `kind`, which tells its model, after its name
         location = (*location[:2], *location[3:])
@@ -41,8 +41,29 @@ def _first_fault(model: type[BaseModel], error: ValidationError, prefix: str) ->
     return f"'{where}': {message} (got {fault['input']!r})"
 
 
+def _meant(faults: Sequence[Any]) -> list[Any]:
+    """The faults of what was meant: a union reports those of every member, and the likeliest is the one that fits best.
+
+    A member whose keys are not those given fits badly, one of another type not at all.
+    """
+    misfits: dict[tuple[Any, ...], dict[Any, int]] = {}
+    for fault in faults:
+        for place, part in enumerate(location := fault["loc"]):
+            if _is_union_tag(str(part)):
+                key = len(location) == place + 2 and fault["type"] in ("extra_forbidden", "missing")
+                other = len(location) == place + 1 and fault["type"] != "value_error"  # else: that type, ill made
+                found = misfits.setdefault(location[:place], {})
+                found[part] = found.get(part, 0) + (OTHER_TYPE if other else int(key))
+    best = {prefix: min(members, key=members.__getitem__) for prefix, members in misfits.items()}
+    return [
+        fault
+        for fault in faults
+        if all(best.get(fault["loc"][:place], part) == part for place, part in enumerate(fault["loc"]))
+    ]
+
+
 def _is_union_tag(part: str) -> bool:
-    return part.endswith("Config") or part.startswith(("literal[", "list["))
+    return part.endswith("Config") or part.startswith(("literal[", "list[", "tuple[", "function-"))
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[Any]) -> Iterator[str]:
