@@ -15,8 +15,10 @@ asking the same agent gives 1/k + (1 - 1/k)/|S| where all topics have |S| symbol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Annotated, Any, Literal
@@ -48,6 +50,9 @@ class Parameters(Section):
         description="the symbols of every part, or one list for each part",
     )
     join: str = Field("", description="combine: what stands between the symbols of the answer")
+    answer: Literal["whole", "symbols"] = Field(
+        "whole", description="what of the reply must be right: all of it, or the symbols it names, in order"
+    )
     topics: list[str] = Field(default_factory=list, description="ask: the parts' names; default: 1, 2, …")
     asker: str | None = Field(None, description="ask: who reads the question; default: the first declared agent")
     answerer: str | None = Field(
@@ -98,12 +103,16 @@ class State:
     """One episode: what each agent reads from the world, and the answer that is right."""
 
     seen: Mapping[str, str]
-    answer: str
+    answer: tuple[str, ...]
     answerer: str | None
 
 
 class SplitInformation:
-    """Reward 1 to the team when the answerer's message is exactly the right answer, else 0."""
+    """Reward 1 to the team when the answerer's message is the right answer, else 0.
+
+    With `answer: symbols` the symbols that the message names, without regard to case, must be the right ones and no
+    others: naming them all is wrong.
+    """
 
     name = "split"
     Parameters = Parameters
@@ -150,7 +159,7 @@ class SplitInformation:
                     f"split: {given.parts} agents, the first declared, hold a part, and another one answers; "
                     f"the team is {', '.join(agents)}, the answerer {answerer}"
                 )
-            return State(seen, given.join.join(symbols), answerer)
+            return State(seen, tuple(symbols), answerer)
         asker = given.asker or agents[0]
         if asker not in agents:
             raise MarftError(f"asker: no agent '{asker}' in the team{suggestion(asker, agents)}")
@@ -161,17 +170,27 @@ class SplitInformation:
                 f"the team has {len(knowers)}"
             )
         question = given.question.replace("{topic}", given.names[topic])
-        return State({asker: question, **self._hints(knowers, symbols)}, symbols[topic], given.answerer)
+        return State({asker: question, **self._hints(knowers, symbols)}, (symbols[topic],), given.answerer)
 
     def observe(self, state: State, agent: str) -> str:
         """An agent's own part, or the question, for whoever has one."""
         return state.seen.get(agent, "")
 
     def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
-        """Reward 1 when the answerer's stripped message is the answer; an answerer that does not act is wrong."""
-        said = answering_message(state.answerer, messages) or ""
-        right = float(said.strip() == state.answer)
-        return Outcome(state, right, terminated=True, metrics={"success": right}, answer=said.strip())
+        """Reward 1 when the answerer's message holds the answer; an answerer that does not act is wrong."""
+        said = (answering_message(state.answerer, messages) or "").strip()
+        answer = self.parameters.join.join(state.answer)
+        if self.parameters.answer == "symbols":
+            said = self.parameters.join.join(self._symbols.findall(said.casefold()))
+            answer = answer.casefold()
+        right = float(said == answer)
+        return Outcome(state, right, terminated=True, metrics={"success": right}, answer=said)
+
+    @cached_property
+    def _symbols(self) -> re.Pattern[str]:
+        """Any symbol as a word of its own, the longest first."""
+        known = {symbol.casefold() for alphabet in self.parameters.alphabets for symbol in alphabet}
+        return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(known, key=len, reverse=True)))})(?!\w)")
 
     def _hints(self, knowers: tuple[str, ...], symbols: list[str]) -> dict[str, str]:
         """What each holder of a part reads."""

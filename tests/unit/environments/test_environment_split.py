@@ -7,7 +7,7 @@ import pytest
 
 from marft.environments.check import check_environment
 from marft.environments.split import SplitInformation
-from marft.types import MarftError
+from marft.types import MarftError, Task
 
 COLOURS = ["red", "blue", "green"]
 SIZES = ["big", "small"]
@@ -169,3 +169,29 @@ def test_teams_that_do_not_fit(keys, agents, says):
 def test_it_keeps_the_rules_of_environments():
     check_environment(SplitInformation(), ("a", "b", "c"), messages=["redblue"], one_prompt=True)
     check_environment(SplitInformation(mode="ask"), ("a", "b", "c"), messages=["red"], one_prompt=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("red cat", True),
+        ("I think RED, and then a cat.", True),
+        ("cat red", False),  # in another order
+        ("red blue cat", False),  # naming all is no answer
+        ("reddish cat", False),
+        ("red", False),
+        ("", False),
+    ],
+)
+def test_symbols_may_stand_among_other_words(said, right):
+    world = SplitInformation(symbols=[["red", "blue"], ["cat", "dog"]], join=" ", answer="symbols")
+    state = world.reset(Task("t", "", data={"symbols": ["red", "cat"], "topic": 0}), ("ann", "bob", "cy"), 0)
+    assert world.step(state, {"ann": "x", "bob": "y", "cy": said}).rewards == right
+
+
+def test_in_ask_one_symbol_of_any_topic_is_the_answer():
+    world = SplitInformation(mode="ask", symbols=[["red", "blue"], ["cat", "dog"]], answer="symbols")
+    state = world.reset(Task("t", "", data={"symbols": ["red", "cat"], "topic": 1}), ("lead", "ann", "bob"), 0)
+    found = {said: world.step(state, {"bob": said}) for said in ("The answer is: Cat.", "red or cat", "dog", "concat")}
+    assert [each.rewards for each in found.values()] == [1, 0, 0, 0]
+    assert found["The answer is: Cat."].answer == "cat"
