@@ -6,8 +6,13 @@ attempt is played and the last one counts, and `public-tests` tells what the tea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from marft.types import Task
+
+WorldT = TypeVar("WorldT", bound=Any)
 
 Feedback = Literal["none", "verdict", "public-tests"]
 
@@ -25,6 +30,14 @@ class Attempts:
     best: float = 0.0
     news: str = ""
     first_right: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """One episode: the task, and what came of the attempts so far."""
+
+    task: Task
+    attempts: Attempts = field(default_factory=Attempts)
 
 
 @dataclass(frozen=True)
@@ -63,3 +76,15 @@ def judge(
         reward = score if over else 0.0
     first_right = right if attempts.made == 0 else attempts.first_right
     return Judged(Attempts(made, best, "" if over else news, first_right), reward, over)
+
+
+def without_verdict(world: WorldT) -> WorldT:
+    """The same world, without the oracle that says whether an answer was right; itself where nobody is told anyway.
+
+    A world here is an environment whose `parameters` have a `feedback`.
+    """
+    if world.parameters.feedback != "verdict":
+        return world
+    silent = copy.copy(world)
+    silent.parameters = world.parameters.model_copy(update={"feedback": "none"})
+    return silent

@@ -7,18 +7,17 @@ became of them; the others are never shown.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.environments.attempts import Attempts, Feedback, judge
+from marft.environments.attempts import Feedback, State, judge, without_verdict
 from marft.environments.base import Outcome
 from marft.environments.code_problems import SOURCES, Columns, Format, Problem, Source, read_problem, read_program
 from marft.environments.reply import answering_message, check_answerer
 from marft.environments.rows import Record, Row, file_records, hub_records, share_out
+from marft.environments.splits import Splits
 from marft.grading.code_runner import CodeReport, CodeRunner, StdioTests, TestOutcome
 from marft.grading.sandbox import Limits
 from marft.section import NonNegative, Positive, Rate, Section
@@ -97,14 +96,6 @@ class Parameters(Section):
         return Limits(self.seconds, self.memory_mb, self.disk_mb, self.output_mb, self.processes)
 
 
-@dataclass(frozen=True)
-class State:
-    """One episode: its task and the attempts made so far."""
-
-    task: Task
-    attempts: Attempts = field(default_factory=Attempts)
-
-
 class Code:
     """The team writes a program; the tests it passes are the team's reward.
 
@@ -120,25 +111,17 @@ class Code:
         self.runner = CodeRunner(self.parameters.limits, self.parameters.sandbox)
         self.ungradable = 0
         train, heldout = self._problems()
-        heldout_tasks = tuple(self._task("heldout", *each) for each in heldout)
-        unseen = {task.prompt for task in heldout_tasks}
-        train_tasks = [self._task("train", *each) for each in train or ()]
-        fresh = tuple(task for task in train_tasks if task.prompt not in unseen)
-        self.dropped = len(train_tasks) - len(fresh)
-        if not heldout_tasks or not (fresh or train is None):
-            raise MarftError(
-                f"{self._source}: leaves {len(fresh)} training problems and {len(heldout_tasks)} held-out ones "
-                f"({self.ungradable} cannot be graded); both need at least one, so add rows or a held-out source"
-            )
-        self._tasks: dict[str, tuple[Task, ...]] = {"train": fresh, "heldout": heldout_tasks}
+        self._splits = Splits.of(
+            self._source,
+            None if train is None else [self._task("train", *each) for each in train],
+            [self._task("heldout", *each) for each in heldout],
+            f" ({self.ungradable} cannot be graded)",
+        )
+        self.dropped = self._splits.dropped
 
     def without_verdict(self) -> Code:
         """The same problems, without the oracle that says whether a program was right."""
-        if self.parameters.feedback != "verdict":
-            return self
-        blind = copy.copy(self)
-        blind.parameters = self.parameters.model_copy(update={"feedback": "none"})
-        return blind
+        return without_verdict(self)
 
     @property
     def attempts(self) -> int:
@@ -147,17 +130,11 @@ class Code:
 
     def size(self, split: Split) -> int | None:
         """The problems of the split; raises `MarftError` for the training split of a set that has none."""
-        if not self._tasks[split]:
-            raise MarftError(
-                f"{self._source} is for evaluation only: it has no problems to train on; name a `path` or another "
-                "`benchmark` that has"
-            )
-        return len(self._tasks[split])
+        return self._splits.size(split)
 
     def task(self, split: Split, index: int) -> Task:
         """The index-th problem; its id is its place in the source, counted from 1."""
-        self.size(split)
-        return self._tasks[split][index]
+        return self._splits.task(split, index)
 
     def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> State:
         """Raises `MarftError` when the named answerer is not in the team."""

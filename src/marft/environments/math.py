@@ -6,19 +6,18 @@ with a deadline: a comparison that hangs fails its episode, which is then not tr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from textwrap import shorten
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.environments.attempts import Attempts, judge
+from marft.environments.attempts import State, judge, without_verdict
 from marft.environments.base import Outcome
 from marft.environments.math_benchmarks import BENCHMARKS, BenchmarkName, FinalAnswer
 from marft.environments.reply import NOWHERE, Decide, check_answerer, deciding_answer, read_answer
 from marft.environments.rows import Columns, Row, Source
+from marft.environments.splits import Splits
 from marft.grading.math_answer import DEADLINE, canonical, grade, read_math_answer
 from marft.section import Positive, Rate, Section
 from marft.types import MarftError, Split, Task
@@ -105,14 +104,6 @@ class Parameters(Section):
         return BENCHMARKS[self.benchmark].final_answer
 
 
-@dataclass(frozen=True)
-class State:
-    """One episode: the task, and what came of the attempts so far."""
-
-    task: Task
-    attempts: Attempts = field(default_factory=Attempts)
-
-
 class Math:
     """The team solves a problem; a right answer is worth 1.
 
@@ -124,20 +115,14 @@ class Math:
 
     def __init__(self, **parameters: Any) -> None:
         self.parameters = validate(Parameters, parameters, "math")
-        self._source = self.parameters.source
-        train, heldout = self._source.rows(self.parameters.columns)
-        unseen = {row.question for row in heldout}
-        fresh = [row for row in train if row.question not in unseen]
-        self.dropped = len(train) - len(fresh)
-        self._tasks: dict[str, tuple[Task, ...]] = {
-            "train": tuple(self._task("train", row) for row in fresh),
-            "heldout": tuple(self._task("heldout", row) for row in heldout),
-        }
-        if not heldout or not (fresh or self._source.evaluation_only):
-            raise MarftError(
-                f"{self._source}: leaves {len(fresh)} training rows and {len(heldout)} held-out ones; both need at "
-                "least one, so add rows or a held-out source"
-            )
+        source = self.parameters.source
+        train, heldout = source.rows(self.parameters.columns)
+        self._splits = Splits.of(
+            str(source),
+            None if source.evaluation_only else [self._task("train", row) for row in train],
+            [self._task("heldout", row) for row in heldout],
+        )
+        self.dropped = self._splits.dropped
 
     @property
     def attempts(self) -> int:
@@ -146,17 +131,11 @@ class Math:
 
     def size(self, split: Split) -> int | None:
         """The problems of the split; raises `MarftError` for the training split of a set that has none."""
-        if not self._tasks[split]:
-            raise MarftError(
-                f"{self._source} is for evaluation only: it has no problems to train on; name a `path` or another "
-                "`benchmark` that has"
-            )
-        return len(self._tasks[split])
+        return self._splits.size(split)
 
     def task(self, split: Split, index: int) -> Task:
         """The index-th problem; its id is that of the id column, else its place in the source, counted from 1."""
-        self.size(split)
-        return self._tasks[split][index]
+        return self._splits.task(split, index)
 
     def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> State:
         """Raises `MarftError` when the named answerer is not in the team."""
@@ -192,11 +171,7 @@ class Math:
 
     def without_verdict(self) -> Math:
         """The same problems without being told whether an answer was right; itself where nobody is told anyway."""
-        if self.parameters.feedback != "verdict":
-            return self
-        silent = copy.copy(self)
-        silent.parameters = self.parameters.model_copy(update={"feedback": "none"})
-        return silent
+        return without_verdict(self)
 
     def _read(self, message: str) -> str | None:
         return read_math_answer(message, self.parameters.plain_number)

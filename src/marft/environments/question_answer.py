@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from marft.environments.base import Outcome
 from marft.environments.reply import NOWHERE, Decide, check_answerer, deciding_answer, number, read_answer
 from marft.environments.rows import Columns, Row, Source
+from marft.environments.splits import Splits
 from marft.section import Section
 from marft.types import MarftError, Split, Task
 from marft.validation import validate
@@ -78,24 +79,18 @@ class QuestionAnswer:
         names = ("path", "heldout_path", "hub", "subset", "split_train", "split_heldout", "heldout_share")
         source = Source(**{name: getattr(given, name) for name in names})
         train, heldout = source.rows(Columns(given.question, given.answer))
-        heldout_tasks = tuple(self._task("heldout", row) for row in heldout)
-        unseen = {task.prompt for task in heldout_tasks}
-        train_tasks = tuple(task for task in (self._task("train", row) for row in train) if task.prompt not in unseen)
-        self.dropped = len(train) - len(train_tasks)
-        if not train_tasks or not heldout_tasks:
-            raise MarftError(
-                f"{source}: leaves {len(train_tasks)} training rows and "
-                f"{len(heldout_tasks)} held-out ones; both need at least one, so add rows or a held-out source"
-            )
-        self._tasks: dict[str, tuple[Task, ...]] = {"train": train_tasks, "heldout": heldout_tasks}
+        self._splits = Splits.of(
+            str(source), [self._task("train", row) for row in train], [self._task("heldout", row) for row in heldout]
+        )
+        self.dropped = self._splits.dropped
 
     def size(self, split: Split) -> int | None:
         """The rows of the split."""
-        return len(self._tasks[split])
+        return self._splits.size(split)
 
     def task(self, split: Split, index: int) -> Task:
         """The index-th row; its id is its place in the source, counted from 1."""
-        return self._tasks[split][index]
+        return self._splits.task(split, index)
 
     def reset(self, task: Task, agents: tuple[str, ...], seed: int) -> State:
         """Raises `MarftError` when the named answerer is not in the team."""

@@ -11,17 +11,15 @@ the question at (seed, index) is the one at (seed + 1, index - 1).
 
 from __future__ import annotations
 
-import copy
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from marft.environments.attempts import Attempts, judge
+from marft.environments.attempts import State, judge, without_verdict
 from marft.environments.base import Outcome
 from marft.environments.generator import Question, QuestionStream
 from marft.environments.reply import Decide, check_answerer, deciding_answer, read_answer
@@ -79,14 +77,6 @@ class Parameters(Section):
     def mix(self) -> tuple[DatasetConfig, ...]:
         """The generators, one or many."""
         return tuple(self.datasets or [DatasetConfig(dataset=self.dataset or "", parameters=self.parameters)])
-
-
-@dataclass(frozen=True)
-class State:
-    """One episode: the task, and what came of the attempts so far."""
-
-    task: Task
-    attempts: Attempts = field(default_factory=Attempts)
 
 
 class Reasoning:
@@ -164,11 +154,7 @@ class Reasoning:
 
     def without_verdict(self) -> Reasoning:
         """The same questions without being told whether an answer was right; itself where nobody is told anyway."""
-        if self.parameters.feedback != "verdict":
-            return self
-        silent = copy.copy(self)
-        silent.parameters = self.parameters.model_copy(update={"feedback": "none"})
-        return silent
+        return without_verdict(self)
 
     def _read(self, message: str) -> str | None:
         return read_answer(self.parameters.answer, message)

@@ -344,8 +344,8 @@ def test_a_bad_row_is_named(form, row, says):
     [
         ('{"question": "x"}\n{"question":', r"rows.jsonl, line 2: is not JSON"),
         ("[1]", r"rows.jsonl, line 1: is not a mapping"),
-        ("\n\n", r"rows.jsonl: leaves 0 training problems and 0 held-out"),
-        (json.dumps(OWN[0]), r"rows.jsonl: leaves 0 training problems and 1 held-out"),
+        ("\n\n", r"rows.jsonl: leaves 0 training tasks and 0 held-out"),
+        (json.dumps(OWN[0]), r"rows.jsonl: leaves 0 training tasks and 1 held-out"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, text, says):

@@ -174,7 +174,7 @@ def test_a_set_without_training_problems_is_for_evaluation_only(write):
     world = Math(benchmark="math500", heldout_path=write([IN_THEIR_OWN_FORMAT[2][1]]))
     assert world.size("heldout") == 1
     for ask in (lambda: world.size("train"), lambda: world.task("train", 0)):
-        with pytest.raises(MarftError, match="is for evaluation only: it has no problems to train on; name a `path`"):
+        with pytest.raises(MarftError, match="is for evaluation only: it has no tasks to train on; name a `path`"):
             ask()
 
 
@@ -196,7 +196,7 @@ def test_a_problem_that_is_held_out_is_not_trained_on(write):
         ),
         ([{"question": "q", "answer": "5"}], {"final_answer": "after_hashes"}, "line 1: 'answer' has no `####`"),
         ([{"question": "q", "answer": " "}], {}, "line 1: 'answer' has an empty answer"),
-        ([{"question": "q", "answer": "1"}], {}, "leaves 0 training rows and 1 held-out ones"),
+        ([{"question": "q", "answer": "1"}], {}, "leaves 0 training tasks and 1 held-out ones"),
         (["\n"], {}, "rows.jsonl: holds no rows"),
     ],
 )

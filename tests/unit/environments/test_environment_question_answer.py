@@ -153,7 +153,7 @@ def test_a_heldout_file_wins_over_training(write):
         ([{"question": "q", "answer": "4 apples"}], {}, "the answer '4 apples' is no number; see `final_answer`"),
         ([{"question": "q", "answer": "4"}], {"final_answer": "after_hashes"}, "'answer' has no `####`"),
         ([{"question": "q", "answer": " "}], {"reply": "whole"}, "'answer' has an empty answer"),
-        ([{"question": "q", "answer": "1"}], {}, "leaves 0 training rows and 1 held-out ones"),
+        ([{"question": "q", "answer": "1"}], {}, "leaves 0 training tasks and 1 held-out ones"),
     ],
 )
 def test_rows_that_cannot_be_used(write, rows, keys, says):
