@@ -174,7 +174,8 @@ def agent(name: str, **settings: Any) -> Agent:
 
 def stage_of(game: FlexMG, chat: Chat, generator: Any, context: int = 1000, **rules: Any) -> Stage:
     """A stage on which all agents sit at one generator."""
-    return Stage(game, dict.fromkeys(game.names, Seat(chat, generator, context)), **rules)
+    longest = max(each.sampling.max_tokens for each in game.agents)
+    return Stage(game, dict.fromkeys(game.names, Seat(chat, generator, context, context - longest)), **rules)
 
 
 class World:

@@ -266,7 +266,8 @@ def export(
     from marft.run.export import export_agent
 
     folder = export_agent(RunDirectory.open(run), agent, output, merge, checkpoint or "latest")
-    print(f"{folder}: agent '{agent}', ready for {'transformers' if merge else 'peft'}; see README.md there")
+    ready = "peft" if (folder / "adapter_config.json").is_file() else "transformers"
+    print(f"{folder}: agent '{agent}', ready for {ready}; see README.md there")
 
 
 @app.command(epilog="Example: marft check examples/quickstart.yaml model.context=512")

@@ -19,16 +19,14 @@ from marft.rollout import Seat, Stage
 from marft.tools import Tool, build_tools, choose_tools
 from marft.types import Action, MarftError
 
+UNKNOWN = 2**31  # tokens: a context that only the endpoint knows
+
 
 @dataclass(frozen=True)
 class Backend:
     """One base model of a team: its adapters, the critic that reads in its tokens (None: the config asks for none),
-    the engine that generates with it, and the agents whose rows it scores and values.
+    the engine that generates with it, and the agents whose rows it scores and values."""
 
-    `name` is `main` for the first, and tells the critics of several backends apart.
-    """
-
-    name: str
     policy: Policy
     critic: Critic | None
     generator: Generator
@@ -77,6 +75,12 @@ class Team:
         """Totals of all engines."""
         return sum((each.generator.usage for each in self.backends), Usage())
 
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """The agents that are played elsewhere, each with where."""
+        found = {each.name: each.endpoint for each in self.config.team.agents if each.endpoint is not None}
+        return {name: f"{endpoint.url} (model {endpoint.model})" for name, endpoint in found.items()}
+
     def backend(self, agent: str) -> Backend:
         """The backend of an agent."""
         return next(each for each in self.backends if agent in each.agents)
@@ -90,9 +94,9 @@ class Team:
         return self.seats[action.agent].chat.show(action.prompt_ids)
 
     def load(self, version: int) -> None:
-        """Announce to every engine that the adapters now hold `version`."""
-        for backend in self.backends:
-            backend.generator.load(version)
+        """Announce to everything that generates that the adapters now hold `version`."""
+        for generator in {id(seat.generator): seat.generator for seat in self.seats.values()}.values():
+            generator.load(version)
 
 
 def build_team(config: Config, source: str = "config", base: Base | None = None) -> Team:
@@ -120,15 +124,17 @@ def _backends(config: Config, game: FlexMG, base: Base | None) -> tuple[Backend,
             models.setdefault(config.model_of(given), []).append(agent)
     backends = []
     for number, (model, agents) in enumerate(models.items()):
-        name = "main" if number == 0 else f"model-{number + 1}"
         critic = None if config.critic.kind == "none" else "critic" if number == 0 else f"critic-{number + 1}"
-        loaded = base if base is not None and model == config.model else load_base(model, config.device)
+        try:
+            loaded = base if base is not None and model == config.model else load_base(model, config.device)
+        except MarftError as error:
+            owner = "" if model == config.model else f"team.agents.{agents[0].name}: "
+            raise MarftError(f"{owner}{error}") from error.__cause__
         adapters = [*dict.fromkeys(agent.adapter for agent in agents), *([critic] if critic else [])]
         policy = Policy(loaded, config.lora, adapters, config.seed, model.tuning)
         members = [*agents, *(elsewhere if number == 0 else [])]
         backends.append(
             Backend(
-                name,
                 policy,
                 Critic(policy, critic) if critic else None,
                 TorchEngine(policy, config.rollout.slots),
@@ -142,13 +148,22 @@ def _seats(config: Config, game: FlexMG, backends: tuple[Backend, ...], source: 
     theirs: Mapping[str, Tool] = getattr(game.environment, "tools", {})
     for name in theirs.keys() & config.tools.keys():
         raise MarftError(f"{source}: tools.{name}: the environment brings a tool of that name; call yours otherwise")
-    used = any(agent.tools for agent in game.agents)  # building starts servers
-    built = {**build_tools(config.tools, source), **{name: (tool,) for name, tool in theirs.items()}} if used else {}
+    named = {tool for agent in game.agents for tool in agent.tools}  # building starts servers: only what is used
+    wanted = {name: each for name, each in config.tools.items() if name in named}
+    built = {**build_tools(wanted, source), **{name: (tool,) for name, tool in theirs.items()}}
     seats = {}
     for given, agent in zip(config.team.agents, game.agents, strict=True):
         backend = next(each for each in backends if agent.name in each.agents)
         chat, context = backend.base.chat, backend.base.context
-        generator = backend.generator if given.endpoint is None else EndpointGenerator(given.endpoint, chat)
         tools = choose_tools(agent.tools, built, f"{source}: team.agents.{agent.name}.tools")
-        seats[agent.name] = Seat(chat, generator, context, tools)
+        reply = agent.sampling.max_tokens
+        if given.endpoint is None:
+            seats[agent.name] = Seat(chat, backend.generator, context, max(1, context - reply), tools)
+        else:  # its own limits are not known here; the critic of the first model reads what it says
+            reply = min(reply, context // 2)
+            try:
+                partner = EndpointGenerator(given.endpoint, chat, reply)
+            except MarftError as error:
+                raise MarftError(f"{source}: team.agents.{agent.name}: {error}") from None
+            seats[agent.name] = Seat(chat, partner, UNKNOWN, context - reply, tools)
     return seats

@@ -1,4 +1,4 @@
-"""The data that flows: tasks, messages, actions, episodes, batches and credit.
+"""The data that flows: tasks, actions, episodes, batches and credit.
 
 Shape letters, used everywhere in the library: `B` episodes, `K` decisions on one chain, `N` rows (one action each),
 `S` padded prompt + action length, `P` prompt tokens, `A` action tokens, `J` padded joint-view length, `n` agents.
@@ -31,14 +31,6 @@ class Task:
     prompt: str
     kind: str = "task"
     data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Message:
-    """One thing that was said, by an agent or (speaker `environment`) by the world."""
-
-    speaker: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -124,9 +116,9 @@ class Batch:
     `tokens, attention_mask, action_mask, logprobs` are [N, S] (prompt, action, right padding); masks come from lengths
     the sampler reported, never from a token's value. `joint, joint_mask` are [N, J]. `decision_mask` [N, S] marks one
     position per decision: the action's first token at action level, every action token at token level.
-    `rewards, agent, turn, episode, position, words` are [N]; `agent` indexes `agents`, `episode` counts from 0 within
-    the batch, `position` is the row's place in its episode. `final_joint, final_joint_mask` are [B, J'] and
-    `terminated` is [B]. `groups` [N] numbers the (task, agent, turn, step) group of each row.
+    `rewards, agent, turn, episode, words` are [N]; `agent` indexes `agents`, `episode` counts from 0 within the batch.
+    `final_joint, final_joint_mask` are [B, J'] and `terminated` is [B]. `groups` [N] numbers the (task, agent, turn,
+    step) group of each row.
     """
 
     agents: tuple[str, ...]
@@ -141,7 +133,6 @@ class Batch:
     agent: Tensor
     turn: Tensor
     episode: Tensor
-    position: Tensor
     words: Tensor
     groups: Tensor
     final_joint: Tensor

@@ -1,6 +1,7 @@
 """Turns that are not a plain graph: conditional edges, debates, orchestrators, and D as it was really played."""
 
 import asyncio
+from dataclasses import replace
 
 from builders import World, agent, stage_of, tiny_base
 from marft.environments.base import Outcome
@@ -136,8 +137,8 @@ def test_an_orchestrator_calls_one_after_another_until_it_stops():
     ]
     assert played.heard(3) == "TASK\n\nbob: b1\n\nlead: ann"
     assert played.heard(4) == "ann: a1"
-    # The last message of each that was called; who spoke last stands last
-    assert list(said[0].items()) == [("ann", "a1"), ("bob", "b2")]
+    # The lead's last message, then those of all that were called; who spoke last stands last
+    assert list(said[0].items()) == [("lead", "stop"), ("ann", "a1"), ("bob", "b2")]
     # The team's reward stands at the end of the chain, so that every choice, the last `stop` too, shares in it
     assert [each.reward for each in played.episode.actions] == [0, 0, 0, 0, 0, 0, 1]
 
@@ -221,3 +222,32 @@ def test_the_answer_and_the_metrics_of_the_last_turn_are_the_episodes():
 
     episode = Played(chain(("ann", "bob")), {"ann": ["x"], "bob": ["y"]}, Answering()).episode
     assert (episode.answer, dict(episode.metrics)) == ("Y", {"success": 1.0})
+
+
+# ---- what the world shows
+
+
+def test_one_who_rests_reads_later_what_the_world_showed_it():
+    """And the critic hears of it when the agent does, once."""
+    lines = {"lead": ["bob", "ann"], "ann": ["a"], "bob": ["b"]}
+    shown = World(lambda said: 1.0, turns=2, observe=lambda said, name: "HINT" if name == "ann" and not said else "")
+    played = Played(orchestrated(tuple(lines), "lead", calls=1), lines, shown, turns=2)
+    assert [each[0] for each in played.trace] == ["lead", "bob", "lead", "ann"]
+    assert played.heard(3).startswith("TASK\n\nHINT\n\n")
+    views = [CHAT.show(each.joint_ids).count("environment to ann: HINT") for each in played.episode.actions]
+    assert views == [0, 0, 0, 1]
+
+
+# ---- contexts
+
+
+def test_the_critics_view_keeps_the_newest_that_fits_its_own_model():
+    agents = (agent("ann", max_tokens=50), agent("bob", max_tokens=4))
+    game = FlexMG(agents, chain(("ann", "bob")), World(lambda said: 1.0), 1)
+    stage = stage_of(game, CHAT, Scripted(CHAT, ["x" * 49, "y"]))
+    small = replace(stage.seats["bob"], view=30)
+    stage = replace(stage, seats={**stage.seats, "bob": small})
+    episode = asyncio.run(play(stage, Plan(Task("t", "TASK"), 0, (0, 0), 0)))
+    first, second = (CHAT.show(each.joint_ids) for each in episode.actions)
+    assert first == "TASK\nann:"  # whatever the others may say
+    assert second == ("TASK\nann: " + "x" * 49 + "\nbob:")[-30:]

@@ -1,6 +1,7 @@
 """A team as a plain function: it calls the agents, and parents are what it hands on."""
 
 import asyncio
+import contextlib
 
 import pytest
 import yaml
@@ -99,3 +100,22 @@ def test_a_workflow_and_a_graph_exclude_each_other(extra):
     team = {"agents": [{"name": "a"}], "workflow": f"{__name__}:example", **extra}
     with pytest.raises(MarftError, match="workflow"):
         parse_config({"team": team, "environment": {"name": "relay"}})
+
+
+def test_an_agents_failure_stands_also_where_the_function_caught_it():
+    async def careless(task, agents):
+        with contextlib.suppress(Exception):
+            await agents["ann"]("x")
+        await agents["bob"]("y")
+
+    def answer(asked):
+        if asked.adapter == "ann":
+            raise RuntimeError("engine is gone")
+        return "fine"
+
+    agents = tuple(agent(name, max_tokens=40) for name in ("ann", "bob"))
+    game = FlexMG(agents, parallel(), World(lambda said: 1.0), 1, careless)
+    episode = asyncio.run(play(stage_of(game, CHAT, Scripted(CHAT, answer)), Plan(Task("t", "TASK"), 0, (0, 0, 0), 0)))
+    assert episode.error is not None
+    assert episode.error.who == "ann"
+    assert "engine is gone" in episode.error.reason

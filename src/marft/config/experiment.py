@@ -59,6 +59,8 @@ class Config(Section):
             raise ValueError(
                 f"critic.kind: 'shared' goes unused with credit.baseline '{self.credit.baseline}'; set it to 'none'"
             )
+        if self.update.carry == "happo" and self.update.schedule == "simultaneous":
+            raise ValueError("update.carry: 'happo' corrects for earlier updates; schedule 'simultaneous' has none")
         if self.credit.baseline == "group" and self.rollout.samples < 2:
             raise ValueError("rollout.samples: a group baseline needs at least 2 samples per task")
         return self

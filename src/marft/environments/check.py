@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import math
 import pickle
+import time
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -32,18 +33,23 @@ def check_environment(
     tasks: int = 12,
     messages: Sequence[str] = (),
     one_prompt: bool = False,
+    seconds: float = math.inf,
 ) -> None:
     """Raise `EnvironmentFault` unless the environment keeps the rules of the protocol.
 
     `agents`: a team that fits the game. `tasks`: how many of each split are looked at. `messages`: more replies to
     play, right answers above all. `one_prompt`: all tasks are meant to read the same, because what differs is hidden.
+    `seconds`: no further episode is begun after this time (one of each split is played in any case).
     """
+    started = time.monotonic()
     split_tasks = {split: _check_tasks(environment, split, tasks) for split in SPLITS}
     _check_apart(split_tasks["train"], split_tasks["heldout"], one_prompt)
     lines = (*messages, *ODD_MESSAGES)
     for found in split_tasks.values():
         for index, task in enumerate(found[:3]):
             for line in range(len(lines)):
+                if (index or line) and time.monotonic() - started > seconds:
+                    break
                 _check_episode(environment, task, agents, lines[line:] + lines[:line], seed=index)
 
 

@@ -7,6 +7,7 @@ became of them; the others are never shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from marft.environments.code_problems import SOURCES, Columns, Format, Problem, 
 from marft.environments.reply import answering_message, check_answerer
 from marft.environments.rows import Record, Row, file_records, hub_records, share_out
 from marft.environments.splits import Splits
-from marft.grading.code_runner import CodeReport, CodeRunner, StdioTests, TestOutcome
+from marft.grading.code_runner import CodeReport, CodeRunner, CodeTests, StdioTests, TestOutcome
 from marft.grading.sandbox import Limits
 from marft.section import NonNegative, Positive, Rate, Section
 from marft.types import MarftError, Split, Task
@@ -167,7 +168,7 @@ class Code:
             share if given.reward == "share" else float(right),
             right,
             public is not None and public.passed,
-            _news(public) if public is not None else "Your answer held no program.",
+            _news(public, problem) if public is not None else "Your answer held no program.",
         )
         metrics = {"success": float(right), "share": share, "answered": float(bool(program))}
         metrics["first_attempt"] = float(judged.attempts.first_right)
@@ -227,20 +228,28 @@ def _public_tests(problem: Problem, count: int) -> str:
     tests = problem.tests
     if isinstance(tests, StdioTests):
         return "".join(f"\n\nInput:\n{given}\nOutput:\n{expected}" for given, expected in tests.cases[:count])
-    lines = tests.texts[:count]
+    lines = [_called(line, problem) for line in tests.texts[:count]]
     return "\n\nIt must pass:\n\n```python\n" + "\n".join(lines) + "\n```" if lines else ""
 
 
-def _news(public: CodeReport) -> str:
+def _called(line: str, problem: Problem) -> str:
+    """A line of test code under the function's own name: `candidate` is one that only `check(candidate)` knows."""
+    tests = problem.tests
+    if isinstance(tests, CodeTests) and tests.check:
+        return re.sub(r"\bcandidate\b", lambda _: tests.names[0], line)
+    return line
+
+
+def _news(public: CodeReport, problem: Problem) -> str:
     """What became of the public tests, as all agents read it."""
     failed = [each for each in public.outcomes if each.verdict != "passed"]
     passed = len(public.outcomes) - len(failed)
     head = f"The program passed {passed} of {len(public.outcomes)} public tests."
-    return "\n\n".join([head, *(_told(each) for each in failed[:SHOWN_TESTS])])
+    return "\n\n".join([head, *(_told(each, problem) for each in failed[:SHOWN_TESTS])])
 
 
-def _told(outcome: TestOutcome) -> str:
-    lines = [f"Test: {_cut(outcome.test)}"]
+def _told(outcome: TestOutcome, problem: Problem) -> str:
+    lines = [f"Test: {_cut(_called(outcome.test, problem))}"]
     lines += [f"Expected: {_cut(outcome.expected)}"] if outcome.expected else []
     lines += [f"Got: {_cut(outcome.got)}"] if outcome.got else []
     return "\n".join([*lines, f"Result: {outcome.verdict}"])

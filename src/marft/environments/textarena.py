@@ -112,6 +112,8 @@ def turn_order(state: State, turn: int) -> Graph:
 
     For a config: `team.dependency: {function: "marft.environments.textarena:turn_order"}`.
     """
+    if not isinstance(state, State):
+        raise MarftError("turn_order is the D of textarena games; in another world give the team another dependency")
     acting = state.seats[state.player].agents or state.agents[:1]
     return Graph(chain(acting).graph.edges, acting=acting)
 

@@ -41,9 +41,13 @@ class Graph:
         object.__setattr__(self, "conditions", frozenset(tuple(each) for each in self.conditions))
         if self.acting is not None:
             object.__setattr__(self, "acting", tuple(self.acting))
-        for speaker, reader, _ in self.conditions:
+        for speaker, reader, pattern in self.conditions:
             if (speaker, reader) not in self.edges:
                 raise MarftError(f"condition on {speaker} -> {reader}: there is no such edge")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise MarftError(f"condition on {speaker} -> {reader}: {pattern!r} is no pattern: {error}") from None
 
     def order(self, agents: tuple[str, ...]) -> tuple[str, ...]:
         """The acting agents, every reader after its speakers; among agents that could go next, the first declared.

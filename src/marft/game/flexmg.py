@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,8 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
             f"{source}: team.turns: environment.attempts {attempts} needs as many turns; set turns to {attempts}"
         )
     workflow = _import_function(config.team.workflow, f"{source}: team.workflow") if config.team.workflow else None
+    if workflow is not None and not inspect.iscoroutinefunction(workflow):
+        raise MarftError(f"{source}: team.workflow: '{config.team.workflow}' must be an `async def`")
     return FlexMG(agents, dependency, environment, config.team.turns, workflow, config.team.message)
 
 

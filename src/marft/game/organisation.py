@@ -31,7 +31,7 @@ class Orchestrated:
 
     The `orchestrator` reads what each member it called has said. A member reads the call and everything that members
     said in this turn since it last spoke. The turn ends when the orchestrator says `stop` or `calls` are used up; the
-    world then gets the last message of every member that was called, or the orchestrator's own if none was.
+    world then gets the orchestrator's last message and those of the members it called, who spoke last as the last.
     """
 
     orchestrator: str
@@ -81,7 +81,12 @@ def orchestrated(
     members = tuple(name for name in agents if name != orchestrator)
     if not members:
         raise MarftError(f"the orchestrator '{orchestrator}' has nobody to call; add agents")
-    if stop.casefold() in {name.casefold() for name in members}:
+    spelt = [name.casefold() for name in members]
+    if len(set(spelt)) < len(spelt):
+        raise MarftError("two members' names differ in capitals alone, which an orchestrator's reply may too")
+    if not stop.strip():
+        raise MarftError("stop: must be a word")
+    if stop.casefold() in spelt:
         raise MarftError(f"stop: '{stop}' is also an agent's name; choose another word")
     return Orchestrated(orchestrator, members, calls, stop, unreadable)
 

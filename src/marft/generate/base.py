@@ -34,12 +34,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """Token ids as drawn (the end-of-turn token included), each with its log-probability as it was sampled."""
+    """Token ids as drawn (the end-of-turn token included), each with its log-probability as it was sampled.
+
+    `text`: the words themselves, from generators whose own tokens these are not; None: what the ids say.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop: Literal["stop", "length"]
     policy_version: int
+    text: str | None = None
 
 
 @dataclass(frozen=True)

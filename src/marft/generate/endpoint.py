@@ -153,10 +153,12 @@ class EndpointGenerator:
     The endpoint tells no log-probabilities: they are 0, and nobody trains on them.
     """
 
-    def __init__(self, config: EndpointConfig, chat: Chat) -> None:
+    def __init__(self, config: EndpointConfig, chat: Chat, limit: int) -> None:
+        """`limit`: the tokens of a reply that the critic reads; the words themselves are never cut."""
         self.endpoint = Endpoint(**config.model_dump())
         self.endpoint.check_key()
         self.chat = chat
+        self.limit = limit
         self._version = 0
         self._usage = Usage()
 
@@ -179,7 +181,9 @@ class EndpointGenerator:
         version = self._version
         seed = int(np.random.SeedSequence(request.seed).generate_state(1)[0])
         text, stop = await self.endpoint.chat(self._messages(request), request.sampling, request.greedy, seed)
-        ids = (*self.chat.encode(text), *(self.chat.stop_ids[:1] if stop == "stop" else ()))
+        ids = self.chat.encode(text)[: self.limit - 1]
+        if stop == "stop" or not ids:  # an action has a token at least, also where the model said nothing
+            ids = (*ids, self.chat.stop_ids[0])
         self._usage = replace(
             self._usage,
             prompt_tokens=self._usage.prompt_tokens + len(request.prompt_ids),
@@ -188,7 +192,7 @@ class EndpointGenerator:
         if request.on_token:
             for token in ids:
                 request.on_token(token)
-        return Reply(ids, (0.0,) * len(ids), stop, version)
+        return Reply(ids, (0.0,) * len(ids), stop, version, text.strip())
 
     def _messages(self, request: Request) -> list[dict[str, str]]:
         """What the agent heard, its own replies, and as a user's words the results of tools it called in its text."""

@@ -86,7 +86,6 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         agent=torch.tensor([agents.index(each.agent) for each in actions]),
         turn=torch.tensor([each.turn for each in actions]),
         episode=torch.tensor(owner),
-        position=torch.tensor([place for chain in chains for place in range(len(chain.actions))]),
         words=torch.tensor([max(1, len(each.text.split())) for each in actions]),
         groups=torch.tensor(group),
         final_joint=final_joint,

@@ -119,16 +119,20 @@ def lone_groups(groups: Tensor) -> int:
     return int((torch.unique(groups, return_counts=True)[1] == 1).sum())
 
 
-def normalise_advantages(credit: Credit, batch: Batch, how: Literal["batch", "agent", "none"]) -> Credit:
+def normalise_advantages(
+    credit: Credit, batch: Batch, how: Literal["batch", "agent", "none"], learning: Tensor | None = None
+) -> Credit:
     """The same credit with advantages of mean 0 and (population) std 1 over all decisions, or over each agent's.
 
-    At action level an action counts once, however long it is; at token level each token counts. An advantage of
+    Only the rows `learning` [N] count (None: all): what a partner that is never trained did says nothing of those who
+    are. At action level an action counts once, however long it is; at token level each token counts. An advantage of
     exactly 0 is data like any other. Where all advantages are equal up to rounding (a single decision is such a set)
     there is nothing to learn from their differences, and they become exactly 0. Returns are left as they are.
     """
     if how == "none":
         return credit
-    row, column = batch.decision_mask.nonzero(as_tuple=True)
+    decisions = batch.decision_mask if learning is None else batch.decision_mask & learning[:, None]
+    row, column = decisions.nonzero(as_tuple=True)
     agent = batch.agent if how == "agent" else torch.zeros_like(batch.agent)
     advantages = credit.advantages.double()
     # Advantages are differences of returns and values, so their rounding is as large as the returns' and not theirs

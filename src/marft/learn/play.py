@@ -13,6 +13,15 @@ from marft.run.progress import Watcher
 from marft.team import Team
 from marft.types import Episode, MarftError
 
+
+class TooManyFailed(MarftError):
+    """More episodes failed than the config allows; `episodes` are all that were played."""
+
+    def __init__(self, text: str, episodes: Sequence[Episode]) -> None:
+        super().__init__(text)
+        self.episodes = tuple(episodes)
+
+
 PLAY_SEED, EVALUATION_SEED = 0, 1  # first number of every seed: training play and evaluation never share draws
 
 
@@ -24,7 +33,9 @@ def play_iteration(team: Team, iteration: int, watcher: Watcher) -> list[Episode
         task = team.game.environment.task("train", index)
         for sample in range(config.rollout.samples):
             number = place * config.rollout.samples + sample
-            plans.append(Plan(task, sample, (PLAY_SEED, config.seed, iteration, place, sample), number))
+            seed = (PLAY_SEED, config.seed, iteration, place, sample)
+            # A task that comes twice starts from two states, so it makes two groups
+            plans.append(Plan(task, sample, seed, number, group=f"{task.id}/{place}"))
     return play_plans(team, plans, watcher, "playing")
 
 
@@ -41,9 +52,10 @@ def play_plans(team: Team, plans: Sequence[Plan], watcher: Watcher, title: str) 
     failures = [each.error for each in episodes if each.error]
     if len(failures) > team.config.rollout.max_failed * len(plans):
         ((worst, count),) = Counter(failures).most_common(1)
-        raise MarftError(
+        raise TooManyFailed(
             f"{len(failures)} of {len(plans)} episodes failed (rollout.max_failed allows "
-            f"{team.config.rollout.max_failed:.0%}); {count} of them like this: {worst.who}: {worst.reason}"
+            f"{team.config.rollout.max_failed:.0%}); {count} of them like this: {worst.who}: {worst.reason}",
+            episodes,
         )
     return episodes
 

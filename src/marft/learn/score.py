@@ -54,7 +54,7 @@ def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
             batch = replace(batch, rewards=batch.rewards - update.kl_reference * distance)
     ones = torch.ones(batch.rows)
     nothing = Credit(torch.zeros_like(old), torch.zeros_like(old))
-    return Lesson(batch, nothing, old, reference, ones, temperature)
+    return Lesson(batch, nothing, old, reference, ones, temperature, learning)
 
 
 def rows_of(team: Team, batch: Batch, backend: Backend, among: Tensor | None = None) -> Tensor:

@@ -124,22 +124,23 @@ def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) 
     lesson, returns = give_credit(lesson, values, final, config)  # 4 advantages, returns
     with clock.phase("update"):
         if iteration >= config.critic.warmup or not team.critics:
-            stats.update(update_agents(training, lesson, iteration, watcher))  # 5-7 agent by agent
+            stats["update"] = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
     if values is not None:
         with clock.phase("critic"):
             watcher.phase("fitting the critic")
             stats.update(fit_critics(team, training.optimisers, batch, values, returns, iteration))
     else:
         stats["groups_of_one"] = lone_groups(batch.groups)
-    if any(name in stats for name in team.game.names):
-        stats["update_tokens_per_second"] = float(batch.action_mask.sum()) / clock.seconds["update"]
+    if "update" in stats:
+        trained = lesson.batch.action_mask[lesson.learning].sum()
+        stats["update_tokens_per_second"] = float(trained) / clock.seconds["update"]
     return episodes, stats
 
 
 def give_credit(lesson: Lesson, values: Tensor | None, final: Tensor | None, config: Config) -> tuple[Lesson, Tensor]:
     """The lesson with normalised advantages, and the returns the critic is fitted to."""
     credit = assign_credit(lesson.batch, values, final, config.credit)
-    normalised = normalise_advantages(credit, lesson.batch, config.credit.normalise)
+    normalised = normalise_advantages(credit, lesson.batch, config.credit.normalise, lesson.learning)
     return replace(lesson, credit=normalised), credit.returns
 
 
@@ -149,7 +150,7 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
     order = update_order(team.trainable, config.schedule, config.order, iteration, team.config.seed)
     batch, carry = lesson.batch, torch.ones(lesson.batch.rows)
     stats: dict[str, Stats] = {}
-    for members in units(team, order, config.schedule):
+    for members in units(team, order):
         adapter = team.game.agent(members[0]).adapter
         optimiser = training.optimisers[adapter]
         set_learning_rate(optimiser, config.lr, iteration, config.lr_warmup)
@@ -168,10 +169,8 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
     return stats
 
 
-def units(team: Team, order: Sequence[str], schedule: str) -> list[tuple[str, ...]]:
-    """Who is updated together: single agents, or (simultaneous) all agents that share an adapter."""
-    if schedule != "simultaneous":
-        return [(name,) for name in order]
+def units(team: Team, order: Sequence[str]) -> list[tuple[str, ...]]:
+    """Who is updated together: agents that share an adapter, which no one else's update may then move."""
     together: dict[str, list[str]] = {}
     for name in order:
         together.setdefault(team.game.agent(name).adapter, []).append(name)

@@ -32,7 +32,10 @@ Stats = dict[str, float]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one update learns from, all [N, S] or [N]: old and reference log-probabilities, advantages, the carry M."""
+    """What one update learns from, all [N, S] or [N]: old and reference log-probabilities, advantages, the carry M.
+
+    `learning` marks the rows of agents that learn.
+    """
 
     batch: Batch
     credit: Credit
@@ -40,6 +43,7 @@ class Lesson:
     reference: Tensor | None
     carry: Tensor
     temperature: Tensor
+    learning: Tensor
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def decision_mask(batch: Batch, config: UpdateConfig) -> Tensor:
 def select(batch: Batch, rows: Tensor) -> Batch:
     """The batch of some rows; per-episode fields stay whole."""
     per_row = (
-        "tokens attention_mask action_mask decision_mask logprobs joint joint_mask rewards agent turn episode position "
+        "tokens attention_mask action_mask decision_mask logprobs joint joint_mask rewards agent turn episode "
         "words groups"
     )
     return replace(batch, **{name: getattr(batch, name)[rows] for name in per_row.split()})

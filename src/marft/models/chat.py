@@ -23,12 +23,13 @@ PLACEHOLDER = "\u241eREPLY{}\u241e"
 class Exchange:
     """What an agent read, and the exact ids it answered with (None: it is about to answer, or reads on first).
 
-    `role` `tool`: what it read is the result of a tool it called.
+    `role` `tool`: what it read is the result of the `tool` it called.
     """
 
     heard: str
     reply_ids: tuple[int, ...] | None = None
     role: Literal["user", "tool"] = "user"
+    tool: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Chat:
         if exchange.role == "tool" and last.get("role") in ("assistant", "tool") and self.template.results_as != "user":
             if last["role"] == "assistant" and self.template.results_as == "tool_after_call":
                 messages = [*earlier, call_message({"reply": last["content"]})]
-            return [*messages, tool_message(said)]
+            return [*messages, tool_message(said, exchange.tool)]
         heard = f"<tool_response>\n{said}\n</tool_response>" if exchange.role == "tool" else said
         if last.get("role") == "user":
             return [*earlier, {"role": "user", "content": _paragraphs(last["content"], heard)}]

@@ -44,6 +44,12 @@ class Template:
         return text is not None and "probe_profile" in text
 
     @cached_property
+    def has_own_profile(self) -> bool:
+        """Whether the template puts a system prompt in where none is given."""
+        bare, given = self.attempt([ASKED]), self.attempt([{"role": "system", "content": ""}, ASKED])
+        return bare is not None and given is not None and len(bare) > len(given)
+
+    @cached_property
     def rewrites_history(self) -> bool:
         """Whether the template would change earlier replies: drop their `<think>` parts, strip them, or hide them."""
         text = self.attempt([ASKED, {"role": "assistant", "content": THOUGHTFUL}, ASKED])
@@ -79,9 +85,9 @@ class Template:
         return until(text.partition("probe_reply")[2], self.ends)
 
 
-def tool_message(content: str) -> dict[str, str]:
-    """The result of a call, in the form templates know."""
-    return {"role": "tool", "name": PROBE.name, "tool_call_id": CALL_ID, "content": content}
+def tool_message(content: str, name: str = PROBE.name) -> dict[str, str]:
+    """The result of a call of the tool `name`, in the form templates know."""
+    return {"role": "tool", "name": name, "tool_call_id": CALL_ID, "content": content}
 
 
 def _results(*numbers: int) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ class Plan:
     """One episode to be played. `seed` and the place of a message in the episode decide every random draw.
 
     `scripted` puts words into agents' mouths: agent -> its messages in the order in which it is asked, the last one
-    again and again (used to measure influence).
+    again and again (used to measure influence). `group` is the baseline's group; default: the task's id.
     """
 
     task: Task
@@ -30,15 +30,20 @@ class Plan:
     order: int
     greedy: bool = False
     scripted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where an agent sits: the chat format of its model, what generates for it, its context (tokens), its tools."""
+    """Where an agent sits: the chat format of its model, what generates for it, and its tools.
+
+    `context` bounds its prompt and reply together, `view` what the critic reads before it acts; both in tokens.
+    """
 
     chat: Chat
     generator: Generator
     context: int
+    view: int
     tools: Mapping[str, Tool] = field(default_factory=dict)
 
 

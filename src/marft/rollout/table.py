@@ -50,12 +50,13 @@ class Table:
         self.answer = ""
         self.speaking: list[str] = []  # who was asked and has not answered yet; nobody: the environment has its turn
         self.sides: dict[str, str] = {}
+        self.failed: PlayFailed | None = None  # the first failure of an agent, whoever may have caught it
 
     def episode(self, terminated: bool, truncated: bool, error: Failure | None = None) -> Episode:
         """The record of what was played so far."""
         return Episode(
             task=self.plan.task,
-            group=self.plan.task.id,
+            group=self.plan.group or self.plan.task.id,
             sample=self.plan.sample,
             actions=tuple(self.actions),
             terminated=terminated,
@@ -67,11 +68,10 @@ class Table:
         )
 
     def observe(self, state: Any, names: Sequence[str]) -> None:
-        """Ask the world what it shows each of `names` now; they read it when they next speak."""
+        """Ask the world what it shows each of `names` now; they read the latest of it when they next speak."""
         environment = self.stage.game.environment
         shown = self.world(lambda: {name: environment.observe(state, name) for name in names})
-        self.unread = {name: text for name, text in shown.items() if text}
-        self.events += [(f"environment to {name}", text) for name, text in self.unread.items()]
+        self.unread |= {name: text for name, text in shown.items() if text}
 
     async def speak(self, name: str, turn: int, messages: Sequence[tuple[str, str]], position: int) -> Said:
         """Let an agent read the task (once), the world's words to it and `messages` (speaker, text), and answer.
@@ -80,7 +80,9 @@ class Table:
         """
         agent = self.stage.game.agent(name)
         parts = [self.plan.task.prompt] if agent.sees_task and not self.conversations[name] else []
-        parts += [self.unread.pop(name)] if name in self.unread else []
+        if name in self.unread:
+            parts.append(self.unread.pop(name))
+            self.events.append((f"environment to {name}", parts[-1]))
         parts += [self.quote(who, text) for who, text in messages]
         return await self.say(agent, turn, "\n\n".join(parts), position)
 
@@ -96,7 +98,8 @@ class Table:
         except (asyncio.CancelledError, PlayFailed):
             raise
         except Exception as error:  # whatever an engine may throw ends this episode, under the agent's name
-            raise PlayFailed(agent.name, describe(error)) from error
+            self.failed = self.failed or PlayFailed(agent.name, describe(error))
+            raise self.failed from error
         self.speaking.remove(agent.name)
         if remember:
             self.conversations[agent.name] = said[1]
@@ -123,7 +126,7 @@ class Table:
                 raise PlayFailed("environment", describe(error)) from error
         outcome = step
         self.world(lambda: self._reward(outcome))
-        self.metrics.update(outcome.metrics)
+        self.metrics = dict(outcome.metrics)
         self.answer = outcome.answer
         return outcome
 
@@ -159,15 +162,18 @@ class Table:
         while True:
             step = self.steps[agent.name, turn]
             self.steps[agent.name, turn] += 1
-            prompt, dropped = self._prompt(agent, seat, exchanges)
+            prompt, kept, dropped = self._prompt(agent, seat, exchanges)
             if lines is not None:
                 action = self._scripted(agent, turn, lines[min(self.asked[agent.name], len(lines) - 1)], prompt)
             else:
-                action = await self._generate(agent, turn, step, prompt, exchanges, position)
+                action = await self._generate(agent, turn, step, prompt, kept, position)
             exchanges[-1] = replace(exchanges[-1], reply_ids=action.token_ids)
             calls = seat.chat.calls(action.token_ids) if lines is None and len(actions) < agent.tool_calls else ()
             results = tuple([await answer(seat.tools, call) for call in calls])
-            exchanges += [Exchange(result, role="tool") for result in results]
+            exchanges += [
+                Exchange(result, role="tool", tool=getattr(call, "name", ""))
+                for call, result in zip(calls, results, strict=True)
+            ]
             actions.append(replace(action, step=step, truncated_tokens=dropped, tool_results=results))
             if not results:
                 self.asked[agent.name] += 1
@@ -198,7 +204,7 @@ class Table:
             joint_ids=(),
             token_ids=reply.token_ids,
             logprobs=reply.logprobs,
-            text=seat.chat.decode(reply.token_ids),
+            text=seat.chat.decode(reply.token_ids) if reply.text is None else reply.text,
             stop=reply.stop,
             policy_version=reply.policy_version,
         )
@@ -209,19 +215,21 @@ class Table:
         ids = (*seat.chat.encode(line), seat.chat.stop_ids[0])
         return Action(agent.name, turn, (), prompt, (), ids, (0.0,) * len(ids), line, "stop", seat.generator.version)
 
-    def _prompt(self, agent: Agent, seat: Seat, exchanges: Sequence[Exchange]) -> tuple[tuple[int, ...], int]:
-        """The prompt ids, and how many tokens were left out to make the reply fit the context."""
+    def _prompt(
+        self, agent: Agent, seat: Seat, exchanges: Sequence[Exchange]
+    ) -> tuple[tuple[int, ...], Sequence[Exchange], int]:
+        """The prompt ids, what they were made of, and how many tokens were left out to make the reply fit."""
         specs = [tool.spec for tool in seat.tools.values()]
         room = seat.context - agent.sampling.max_tokens
         whole = seat.chat.prompt(agent.profile, exchanges, specs)
         if len(whole) <= room or self.stage.context_policy == "refuse":
-            return whole, 0  # the generator refuses what does not fit, in words
+            return whole, exchanges, 0  # the generator refuses what does not fit, in words
         shorter = whole
         # A conversation can be cut where the agent was spoken to, not between a call and its result
         for start in [place for place, each in enumerate(exchanges) if each.role == "user"][1:]:
             shorter = seat.chat.prompt(agent.profile, exchanges[start:], specs)
             if len(shorter) <= room:
-                return shorter, len(whole) - len(shorter)
+                return shorter, exchanges[start:], len(whole) - len(shorter)
         raise MarftError(
             f"the profile and the latest message take {len(shorter)} tokens; only {room} fit beside the reply"
         )
@@ -230,8 +238,7 @@ class Table:
         """What the critic reads before `speaker` acts, in the tokens of `reader`'s model: the newest that fits."""
         seat = self.stage.seats[reader]
         view = seat.chat.joint_view(self.plan.task.prompt, self.events, speaker)
-        longest = max(each.sampling.max_tokens for each in self.stage.game.agents)
-        return view[-(seat.context - longest) :]
+        return view[max(0, len(view) - seat.view) :]
 
     def _final_views(self) -> dict[str, tuple[int, ...]]:
         """Of each side that acted: the joint view after the last action, in the tokens of the side's last model."""

@@ -106,7 +106,7 @@ async def _orchestrated(table: Table, team: Orchestrated, turn: int) -> dict[str
         last[name] = table.record(answer, reads)
         words.append(last[name])
         seen[name] = len(words)
-    return {name: table.actions[index].text for name, index in (last or {lead: asked}).items()}
+    return {name: table.actions[index].text for name, index in {lead: asked, **last}.items()}
 
 
 async def _answer(table: Table, name: str, turn: int, reads: Sequence[int], position: int) -> Said:
@@ -139,6 +139,8 @@ async def _workflow(table: Table, workflow: Workflow) -> dict[str, str]:
         raise
     except Exception as error:  # the team's function is the user's own
         raise PlayFailed("team", describe(error)) from error
+    if table.failed is not None:  # the function caught it; the episode is broken all the same
+        raise table.failed
     if not last:
         raise PlayFailed("team", "the workflow let no agent speak")
     return {name: table.actions[index].text for name, index in last.items()}

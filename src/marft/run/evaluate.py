@@ -20,7 +20,7 @@ from marft.rollout import Plan
 from marft.run.progress import Watcher
 from marft.run.statistics import mean_interval, mean_majority_at_k, mean_pass_at_k, paired_difference
 from marft.team import Backend, Team
-from marft.types import Episode, Task
+from marft.types import Episode, MarftError, Task
 
 
 class Play(Protocol):
@@ -130,6 +130,8 @@ def heldout_tasks(team: Team) -> list[Task]:
     """The tasks an evaluation plays: the first `evaluation.tasks` held-out ones, or all there are."""
     environment, count = team.game.environment, team.config.evaluation.tasks
     size = environment.size("heldout")
+    if size == 0:
+        raise MarftError(f"environment '{environment.name}': has no held-out tasks; set evaluation.tasks to 0")
     return [environment.task("heldout", index) for index in range(count if size is None else min(count, size))]
 
 
@@ -194,6 +196,7 @@ def influence(team: Team, play: Play, plans: Sequence[Plan], episodes: Sequence[
         for parent in action.parents
         if episode.actions[parent].agent != action.agent
     }
+    samples = max(1, len(episodes) // len({episode.task.id for episode in episodes}))
     result = {}
     for name in team.game.names:
         if name not in heard:
@@ -201,7 +204,7 @@ def influence(team: Team, play: Play, plans: Sequence[Plan], episodes: Sequence[
         swapped: list[Plan] = []
         original: list[Episode] = []  # the same episodes as they were played: the loss compares like with like
         for place, plan in enumerate(plans):
-            donor = _other_task(episodes, place)
+            donor = _other_task(episodes, place, samples)
             lines = _messages(donor, name) if donor else []
             if lines:
                 swapped.append(replace(plan, scripted={name: lines}))
@@ -219,11 +222,11 @@ def _messages(episode: Episode, name: str) -> list[str]:
     return [action.text for action in episode.actions if action.agent == name and not action.tool_results]
 
 
-def _other_task(episodes: Sequence[Episode], place: int) -> Episode | None:
-    """The nearest later episode (going round) of another task, played without failure."""
+def _other_task(episodes: Sequence[Episode], place: int, samples: int) -> Episode | None:
+    """The nearest later episode (going round) of another task, played without failure; best the same sample of it."""
     own = episodes[place].task.id
-    for step in range(1, len(episodes)):
-        other = episodes[(place + step) % len(episodes)]
+    for step in (*range(samples, len(episodes), samples), *range(1, len(episodes))):
+        other: Episode = episodes[(place + step) % len(episodes)]
         if other.task.id != own and not other.error:
             return other
     return None

@@ -13,6 +13,7 @@ from typing import Any
 from marft.config import LoraConfig, ModelConfig
 from marft.game.dependency import Static
 from marft.game.flexmg import Agent, FlexMG, build_game
+from marft.game.organisation import Debate, Orchestrated
 from marft.models.base import BUILT_IN, Base, load_base, quiet
 from marft.models.policy import Policy
 from marft.models.weights import LORA_FILE
@@ -114,7 +115,7 @@ One agent of a team trained with marft: {origin}, on the model {base.name}. {_co
 {_loading(merge, has_base)}
 tokenizer = AutoTokenizer.from_pretrained(folder)
 
-messages = {_messages(agent)}
+messages = {_messages(agent, base)}
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 reply = model.generate(**inputs, {", ".join(f"{key}={value}" for key, value in _sampling(agent).items())})
 print(tokenizer.decode(reply[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True))
@@ -134,9 +135,7 @@ The settings of `generate` are those of training; `do_sample=False` gives the mo
 
 def _contents(merge: bool, has_base: bool) -> str:
     if merge:
-        return (
-            "The adapter is merged into the weights, which are float32; `dtype=torch.bfloat16` halves them on loading."
-        )
+        return "What was learnt is in the weights, which are float32; `dtype=torch.bfloat16` halves them on loading."
     if has_base:
         return (
             "A LoRA adapter in peft's format; the base model stands in `base/`, because it is on no hub in just "
@@ -166,24 +165,44 @@ def _loading(merge: bool, has_base: bool) -> str:
     )
 
 
-def _messages(agent: Agent) -> str:
-    system = f'\n    {{"role": "system", "content": {json.dumps(agent.profile, ensure_ascii=False)}}},'
-    return f'[{system if agent.profile else ""}\n    {{"role": "user", "content": "…"}},\n]'
+def _messages(agent: Agent, base: Base) -> str:
+    """As the agent was spoken to: a template without a system role has the profile in the user message."""
+    folded = bool(agent.profile) and not base.chat.template.has_system_role
+    profile = json.dumps(agent.profile, ensure_ascii=False)
+    system = f'\n    {{"role": "system", "content": {profile}}},' if agent.profile and not folded else ""
+    user = f'{profile} "\\n\\n…"' if folded else '"…"'
+    return f'[{system}\n    {{"role": "user", "content": {user}}},\n]'
 
 
 def _reading(game: FlexMG, agent: Agent) -> str:
     task = "the task" if agent.sees_task else "no task"
-    if isinstance(game.dependency, Static):
-        graph = game.dependency.graph
-        parents = ", ".join(graph.parents(agent.name, game.names)) or "no other agent"
-        recalled = graph.recalled(agent.name, game.names)
-        heard = parents + (f", and of the turn before: {', '.join(recalled)}" if recalled else "")
-    else:
-        heard = "others as the team's dependency function decided"
-    return (
-        f"The user message holds {task}, then what the environment tells it, then one paragraph `name: message` for "
-        f"each message it reads, parts apart by an empty line. It reads: {heard}."
+    form = game.message.replace("{name}", "NAME").replace("{text}", "MESSAGE").replace("\n", "\\n")
+    tools = (
+        f" It may call the tools {', '.join(agent.tools)}; they are described to it as `marft` does, in the system "
+        "message or by the chat template."
+        if agent.tools
+        else ""
     )
+    return (
+        f"The user message holds {task}, then what the environment tells it, then one paragraph `{form}` for each "
+        f"message it reads, parts apart by an empty line. It reads: {_heard(game, agent.name)}.{tools}"
+    )
+
+
+def _heard(game: FlexMG, name: str) -> str:
+    """Whose words the agent was trained to read."""
+    d = game.dependency
+    if game.workflow is not None:
+        return "what the team's workflow hands it"
+    if isinstance(d, Debate):
+        return "the last round of all debaters" if name == d.judge else "the other debaters' last words"
+    if isinstance(d, Orchestrated):
+        return "whom it called" if name == d.orchestrator else f"its call by {d.orchestrator}, and what was said since"
+    if not isinstance(d, Static):
+        return "others as the team's dependency function decided"
+    parents = ", ".join(d.graph.parents(name, game.names)) or "no other agent"
+    recalled = d.graph.recalled(name, game.names)
+    return parents + (f", and of the turn before: {', '.join(recalled)}" if recalled else "")
 
 
 def _quote(text: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from marft.config import Config, dump_config, load_config
+from marft.learn.play import TooManyFailed
 from marft.learn.train import train
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory, write_text
@@ -15,7 +17,7 @@ from marft.run.interrupt import GracefulStop
 from marft.run.preflight import check_prompts
 from marft.run.progress import Watcher
 from marft.run.statistics import Interval, paired_difference
-from marft.team import build_team
+from marft.team import Team, build_team
 from marft.types import MarftError
 
 # What may change on resuming: how long and where a run is computed, never what is learnt
@@ -47,7 +49,7 @@ def start(config_file: str, overrides: Sequence[str], at: str | None, watcher: W
     team = build_team(config, config_file)
     check_prompts(team, config_file)
     run = RunDirectory.create(config, at)
-    with run.lock(), _stop(watcher) as stop:
+    with run.lock(), _stop(watcher) as stop, _failures_kept(team, run):
         train(team, run, watcher, stop)
     return _outcome(run, config, stop)
 
@@ -66,9 +68,19 @@ def resume(config_file: str | None, overrides: Sequence[str], at: str, watcher: 
             return Outcome(run, done, config.iterations, 0)
         team = build_team(config, str(run.config_file))
         write_text(run.config_file, dump_config(config))
-        with _stop(watcher) as stop:
+        with _stop(watcher) as stop, _failures_kept(team, run):
             train(team, run, watcher, stop, resume=True)
     return _outcome(run, config, stop)
+
+
+@contextmanager
+def _failures_kept(team: Team, run: RunDirectory) -> Iterator[None]:
+    """Write what was played when too much of it failed: the error gives one reason, the episodes show what was said."""
+    try:
+        yield
+    except TooManyFailed as error:
+        path = run.write_episodes("failed", error.episodes, team.prompt_of)
+        raise MarftError(f"{error}; all of them are in {path}") from None
 
 
 def changes(run: RunDirectory) -> dict[str, Change]:

@@ -21,6 +21,7 @@ from marft.team import Team
 from marft.types import MarftError, Split, Task
 
 TASKS = 4  # tasks of each split that are looked at
+PATIENCE = 8.0  # seconds for trying out a world: one that runs programs is slow
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def check_world(team: Team, source: str) -> None:
     # Where all tasks read the same, what differs is hidden on purpose, as in relay
     one_prompt = len({task.prompt for task in _some_tasks(team, SPLITS)}) == 1
     try:
-        check_environment(team.game.environment, team.game.names, one_prompt=one_prompt)
+        check_environment(team.game.environment, team.game.names, one_prompt=one_prompt, seconds=PATIENCE)
     except MarftError as error:
         raise MarftError(f"{source}: environment '{team.game.environment.name}': {error}") from error.__cause__
 
@@ -150,7 +151,14 @@ def notes(team: Team) -> list[str]:
             lacking = isolation().missing
             why = f"this system lacks {'; '.join(lacking)}" if lacking else "this system could do better: `auto`"
             found.append(f"programs run with limits only, so run none you do not trust; {why}")
+    for name, place in team.endpoints.items():
+        found.append(f"'{name}' is played by {place}, which was not asked; its tokens are counted as the first model's")
+    anonymous = {agent.name for agent in team.game.agents if not agent.profile} - team.endpoints.keys()
     for backend in team.backends:
+        if backend.base.chat.template.has_own_profile and anonymous & set(backend.agents):
+            found.append(
+                f"the chat template of {backend.base.name} gives agents without a profile a system prompt of its own"
+            )
         if backend.base.chat.template.rewrites_history:
             found.append(
                 f"the chat template of {backend.base.name} would drop or change an agent's earlier words; agents read "

@@ -51,6 +51,9 @@ class Watcher(Protocol):
         ...
 
 
+QUIET = 30.0  # seconds
+
+
 class Silent:
     """A watcher that shows nothing."""
 
@@ -86,7 +89,7 @@ class Progress:
         self._success: list[float | None] = []
         self._last: Mapping[str, Any] = {}
         self._seconds: list[float] = []
-        self._since = clock()
+        self._since = self._printed = clock()
 
     def start(self, summary: Mapping[str, object], iterations: int = 0, first: int = 0) -> None:
         """Print the summary and, in a terminal, open the live panel."""
@@ -99,9 +102,11 @@ class Progress:
             self._live.start()
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
-        """Show it in the panel; elsewhere it would only be noise."""
+        """Show it in the panel; in a log only when nothing was printed for `QUIET` seconds, as a sign of life."""
         count = "" if done is None else f" {done}" if total is None else f" {done}/{total}"
         self._phase = f"{name}{count}"
+        if self._live is None and self._clock() - self._printed > QUIET:
+            self._print(f"… {self._phase}")
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Print one line and move the bar."""
@@ -147,6 +152,7 @@ class Progress:
         return Group(*lines, Text(self._phase, style="dim", no_wrap=True))
 
     def _print(self, line: str) -> None:
+        self._printed = self._clock()
         # A model's words must not be taken for markup, and a log line must stay one line
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

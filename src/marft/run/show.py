@@ -163,7 +163,9 @@ def model_line(team: Team) -> str:
     """`tiny (float32, cpu, 1 threads), context 1024`, one after the other where agents have different models."""
     lines = [f"{each}, context {each.base.context}" for each in team.backends]
     if len(lines) > 1:
-        lines = [f"{line} for {', '.join(each.agents)}" for line, each in zip(lines, team.backends, strict=True)]
+        ours = [[name for name in each.agents if name not in team.endpoints] for each in team.backends]
+        lines = [f"{line} for {', '.join(names)}" for line, names in zip(lines, ours, strict=True)]
+    lines += [f"{place} for {name}" for name, place in team.endpoints.items()]
     return "; ".join(lines)
 
 

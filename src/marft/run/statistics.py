@@ -51,7 +51,8 @@ def mean_interval(
     of the mean over tasks (Franco, Little, Louis & Slud 2019, "Comparative study of confidence intervals for
     proportions in complex sample surveys"). n' lies between the number of tasks (samples of a task all agree; assumed
     when p is 0 or 1, and with a single task) and of values. One 0/1 value per task: n' = n, plain Wilson. More: v is
-    estimated from few tasks, so Student's quantile takes the place of the normal one.
+    estimated from few tasks, so Student's quantile takes the place of the normal one (not where p is 0 or 1: there v is
+    not estimated).
     Otherwise (rewards): Student's interval over task means.
     """
     means = list(_task_means(values, tasks).values())
@@ -68,7 +69,7 @@ def mean_interval(
     effective = float(n)
     if 0 < p < 1 and n > 1:
         effective = min(p * (1 - p) * n / spread, len(values)) if spread > 0 else float(len(values))
-    quantile = t_quantile(level, n - 1) if 1 < n < len(values) else _z(level)
+    quantile = t_quantile(level, n - 1) if 1 < n < len(values) and 0 < p < 1 else _z(level)
     return _wilson(p, effective, quantile)
 
 

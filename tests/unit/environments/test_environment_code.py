@@ -373,3 +373,20 @@ def test_the_config_must_accept_weaker_walls_where_the_system_lacks_some(tmp_pat
 def test_it_keeps_the_rules_of_environments(tmp_path, monkeypatch):
     environment = world(tmp_path, OWN[:2])
     check_environment(environment, messages=[SUM])
+
+
+def test_teams_read_the_function_by_its_own_name(tmp_path):
+    row = {
+        "question": "Write h(x), which adds one.", "entry_point": "h",
+        "tests": "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(2) == 3\n",
+    }  # fmt: skip
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({**row, "question": f"{row['question']} ({n})"}) + "\n" for n in range(2)))
+    world = Code(path=str(rows), public_tests=1, show_public_tests=True, feedback="public-tests", attempts=2)
+    task = world.task("train", 0)
+    assert "assert h(1) == 2" in task.prompt
+    assert "candidate" not in task.prompt
+    state = world.reset(task, ("ann",), 0)
+    told = asyncio.run(world.step(state, {"ann": "def h(x):\n    return x"})).state.attempts.news
+    assert "Test: assert h(1) == 2" in told
+    assert "candidate" not in told

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("textarena")
 
-from builders import agent, tiny_base
+from builders import agent, stage_of, tiny_base
 from marft.environments.check import check_environment
 from marft.environments.randomness import own_randomness
 from marft.environments.textarena import TextArena, turn_order
@@ -21,7 +21,7 @@ from marft.environments.textarena_opponents import Situation, listed_moves, tit_
 from marft.game.flexmg import FlexMG
 from marft.generate.scripted import Scripted
 from marft.models.tiny import PRINTABLE
-from marft.rollout import Plan, Seat, Stage, play
+from marft.rollout import Plan, play
 from marft.types import MarftError
 
 DUO = ("ann", "bob")
@@ -533,7 +533,7 @@ def played(world, agents, answers, turns=20, index=0):
     base = tiny_base(PRINTABLE, context=4000)
     generator = Scripted(base.chat, answers)
     game = FlexMG(tuple(agent(name, max_tokens=60) for name in agents), turn_order, world, turns)
-    stage = Stage(game, {name: Seat(base.chat, generator, 4000) for name in agents})
+    stage = stage_of(game, base.chat, generator, 4000)
     episode = asyncio.run(play(stage, Plan(world.task("train", index), 0, (0, index, 0), 0)))
     return episode, {
         name: "".join(base.chat.show(a.prompt_ids) for a in episode.actions if a.agent == name) for name in agents

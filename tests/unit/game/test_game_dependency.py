@@ -133,3 +133,10 @@ def test_a_users_lists_become_hashable_values():
 def test_what_is_not_a_pair_is_refused(pairs):
     with pytest.raises(MarftError, match="is not a \\(speaker, reader\\) pair"):
         graph(pairs)
+
+
+def test_a_condition_must_be_a_pattern_on_an_edge():
+    with pytest.raises(MarftError, match="condition on a -> b: '\\(' is no pattern"):
+        Graph(frozenset([("a", "b")]), conditions=frozenset([("a", "b", "(")]))
+    with pytest.raises(MarftError, match="condition on b -> a: there is no such edge"):
+        Graph(frozenset([("a", "b")]), conditions=frozenset([("b", "a", "x")]))

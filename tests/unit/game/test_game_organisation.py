@@ -53,3 +53,7 @@ def test_an_orchestrator_needs_members_it_can_tell_from_stop():
         orchestrated(("lead",), "lead")
     with pytest.raises(MarftError, match="'Ann' is also an agent's name"):
         orchestrated(TEAM, "lead", stop="Ann")
+    with pytest.raises(MarftError, match="differ in capitals alone"):
+        orchestrated(("lead", "ann", "Ann"), "lead")
+    with pytest.raises(MarftError, match="stop: must be a word"):
+        orchestrated(TEAM, "lead", stop=" ")

@@ -297,7 +297,7 @@ def test_a_cancelled_wait_frees_its_turn(server):
 
 def generator(server, **settings):
     settings = {"url": server.url, "model": "partner", "key_env": "PARTNER_KEY", **settings}
-    return EndpointGenerator(EndpointConfig(**settings), tiny_base().chat)
+    return EndpointGenerator(EndpointConfig(**settings), tiny_base().chat, 64)
 
 
 def test_it_answers_requests_in_messages_and_in_ids(server):
@@ -339,3 +339,13 @@ def test_without_its_key_a_partner_is_refused_before_anyone_plays(server, monkey
     monkeypatch.delenv("PARTNER_KEY")
     with pytest.raises(MarftError, match="PARTNER_KEY is not set"):
         generator(server)
+
+
+def test_nothing_said_is_still_an_action_and_words_are_kept_whole(server):
+    server.answers = [answer("", "length"), answer("Größe – 你好 ≤ 5 " * 9)]
+    partner = EndpointGenerator(EndpointConfig(url=server.url, model="m"), tiny_base().chat, 10)
+    request = Request((1, 2), None, SamplingConfig(max_tokens=50), (1,))
+    silent, wordy = (asyncio.run(partner.generate(request)) for _ in range(2))
+    assert (silent.token_ids, silent.text) == (tiny_base().chat.stop_ids, "")  # the episode is not thrown away
+    assert wordy.text == ("Größe – 你好 ≤ 5 " * 9).strip()
+    assert len(wordy.token_ids) == len(wordy.logprobs) == 10

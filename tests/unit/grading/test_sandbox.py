@@ -226,6 +226,7 @@ except OSError as error:
 
 
 def test_a_fork_bomb_ends_and_leaves_nothing():
+    before = family(os.getpid())  # graders of other tests may be at home
     ending = run("""
 import os
 while True:
@@ -235,7 +236,7 @@ while True:
         pass
 """)
     assert ending.reason in ("processes", "timeout")
-    assert not family(os.getpid())
+    assert family(os.getpid()) <= before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the kernel does not limit root's processes")

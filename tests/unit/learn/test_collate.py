@@ -53,7 +53,6 @@ def test_rows_keep_the_order_of_execution_and_know_where_they_are_from():
     assert batch.agent.tolist() == [1, 0, 0]
     assert batch.turn.tolist() == [0, 1, 0]
     assert batch.episode.tolist() == [0, 0, 1]
-    assert batch.position.tolist() == [0, 1, 0]
     assert batch.rewards.tolist() == [0, 2, -1]
     assert batch.terminated.tolist() == [True, False]
     assert unpad(batch.final_joint, batch.final_joint_mask) == [[], [7, 8, 9]]

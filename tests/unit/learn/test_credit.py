@@ -67,7 +67,6 @@ def make_batch(
         agent=agent,
         turn=turn,
         episode=torch.tensor([i for i, episode in enumerate(episodes) for _ in episode]),
-        position=torch.tensor([i for episode in episodes for i, _ in enumerate(episode)]),
         words=torch.ones(len(said), dtype=torch.long),
         groups=10 * turn + agent + 7,
         final_joint=blank[: len(episodes)],
@@ -421,3 +420,9 @@ def test_rounding_of_returns_is_not_taken_for_advantages() -> None:
     assert not normalise_advantages(large, batch, "batch").advantages.any()
     small = replace(credit, returns=1e-7 * batch.action_mask.double())
     assert row_numbers(normalise_advantages(small, batch, "batch").advantages) == pytest.approx([1.0, -1.0])
+
+
+def test_partners_that_never_learn_count_in_no_mean() -> None:
+    credit, batch = spoken([1, 3, -50, 70], [0, 0, 1, 1], [1, 1, 9, 9], "token")
+    learning = torch.tensor([True, True, False, False])
+    assert row_numbers(normalise_advantages(credit, batch, "batch", learning).advantages)[:2] == [-1, 1]

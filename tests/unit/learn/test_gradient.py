@@ -94,7 +94,9 @@ class Game:
         else:
             backends = (self.backend(letters_base(seed=1), ("ann", "bob"), adapters, "critic", tuning),)
         game = FlexMG(agents, dependency, world, turns)
-        seats = {each: Seat(of.base.chat, None, of.base.context) for of in backends for each in of.agents}
+        seats = {
+            each: Seat(of.base.chat, None, of.base.context, of.base.context) for of in backends for each in of.agents
+        }
         self.team = Team(config, game, backends, seats)
         self.episodes = self.play([every_reply(tokens) for tokens in longest] * turns)
 
@@ -106,7 +108,7 @@ class Game:
             torch.manual_seed(7)
             torch.nn.init.normal_(critic.head.weight, std=0.1)
             critic.head.bias.data.fill_(0.1)
-        return Backend(critic_name, policy, critic, None, members)
+        return Backend(policy, critic, None, members)
 
     def play(self, replies):
         """Each joint action once; those after an early end are the same episode."""

@@ -26,7 +26,6 @@ def test_rows_of_a_side_stand_together_and_count_as_an_episode():
     assert batch.agent.tolist() == [0, 0, 1, 1] * 2
     assert batch.turn.tolist() == [0, 2, 1, 3] * 2
     assert batch.episode.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert batch.position.tolist() == [0, 1] * 4
     assert batch.terminated.tolist() == [True] * 4
 
 

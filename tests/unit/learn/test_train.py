@@ -218,7 +218,7 @@ def test_the_critic_is_warmed_up_alone():
     for iteration, expected in enumerate([{"critic"}, {"critic"}, {"critic", "ann", "bob"}]):
         _, stats = play_and_learn(training, iteration)
         assert moved(before, training.team) - {"critic"} == expected - {"critic"}
-        assert ("ann" in stats) == (iteration == 2)
+        assert ("update" in stats) == (iteration == 2)
     assert "critic" in moved(before, training.team)  # its adapter; the head begins at zero and goes first
 
 
@@ -248,11 +248,12 @@ def test_the_schedule_says_who_moves_in_an_iteration(schedule, expected):
         assert moved(before, training.team) - {"critic"} == expected[iteration]
 
 
-def test_agents_that_share_an_adapter_are_one_unit_when_updated_at_once():
+def test_agents_that_share_an_adapter_are_one_unit():
     team = team_of({"name": "ann", "adapter": "x"}, "bob", {"name": "cy", "adapter": "x"})
     assert team.backends[0].policy.adapters == ("x", "bob", "critic")
-    assert units(team, ("ann", "bob", "cy"), "simultaneous") == [("ann", "cy"), ("bob",)]
-    assert units(team, ("ann", "bob", "cy"), "sequential") == [("ann",), ("bob",), ("cy",)]
+    # Else cy's update would move what ann's ratio, already in the factor M of others, was taken at
+    assert units(team, ("ann", "bob", "cy")) == [("ann", "cy"), ("bob",)]
+    assert units(team, ("cy",)) == [("cy",)]
     training = Training.of(team)
     assert set(training.optimisers) == {"x", "bob", "critic"}
 
@@ -316,3 +317,31 @@ def test_the_loop_leaves_no_task_behind():
 def test_no_agent_may_act_with_the_critics_adapter_or_a_name_that_is_no_folder(name):
     with pytest.raises(MarftError, match="adapter"):
         config_of({"name": "ann", "adapter": name})
+
+
+def test_a_factor_for_earlier_updates_needs_earlier_updates():
+    with pytest.raises(MarftError, match=r"update\.carry: 'happo' corrects for earlier updates"):
+        config_of("ann", "bob", update={"carry": "happo", "schedule": "simultaneous"})
+
+
+def test_a_task_that_comes_twice_makes_two_groups():
+    team = team_of("ann", "bob", rollout={"tasks": 4, "samples": 2, "sampling": {"max_tokens": 2}})
+    world = team.game.environment
+    same = replace(team, game=replace(team.game, environment=Repeating(world)))
+    episodes = play_iteration(same, 0, Silent())
+    assert len({each.task.id for each in episodes}) == 1
+    assert [each.group for each in episodes] == [f"train-0/{place}" for place in range(4) for _ in range(2)]
+
+
+class Repeating:
+    """Another world's first task, again and again."""
+
+    def __init__(self, world):
+        self.world = world
+        self.name, self.reset, self.observe, self.step = world.name, world.reset, world.observe, world.step
+
+    def size(self, split):
+        return 1
+
+    def task(self, split, index):
+        return self.world.task(split, 0)

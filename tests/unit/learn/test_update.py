@@ -67,6 +67,7 @@ class Small:
             None,
             torch.ones(self.batch.rows),
             heat,
+            torch.ones(self.batch.rows, dtype=torch.bool),
         )
 
     @property

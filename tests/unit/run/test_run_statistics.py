@@ -87,7 +87,7 @@ def test_every_task_weighs_the_same():
 
 def test_perfect_and_hopeless_scores_keep_a_width():
     assert mean_interval([1.0] * 64, [i // 4 for i in range(64)]).low == pytest.approx(
-        1 / (1 + stats.t.ppf(0.975, 15) ** 2 / 16)
+        stats.binomtest(16, 16).proportion_ci(method="wilson").low  # 16 tasks, nothing to estimate a variance from
     )
     hopeless = mean_interval([0.0] * 16, range(16))
     assert (hopeless.low, hopeless.high) == (
