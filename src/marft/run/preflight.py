@@ -54,7 +54,11 @@ def check_prompts(team: Team, source: str, splits: Sequence[Split] = SPLITS) -> 
 
     Also when an episode cannot begin, because the environment or D refuses the team.
     """
-    for prompt in rehearse(team.stage, _some_tasks(team, splits), wordy=False, source=source):
+    try:
+        tasks = _some_tasks(team, splits)
+    except MarftError as error:  # such as a set for evaluation only, asked for training tasks
+        raise MarftError(f"{source}: environment: {error}") from error.__cause__
+    for prompt in rehearse(team.stage, tasks, wordy=False, source=source):
         context = team.seats[prompt.agent].context
         if team.config.rollout.context_policy == "refuse" and prompt.tokens + prompt.reply > context:
             raise MarftError(
