@@ -130,11 +130,24 @@ def test_an_endpoint_plays_along_and_is_never_trained(marft, config, endpoint, t
     assert "agent 'speaker' is the endpoint" in refused.err
 
 
-def test_an_endpoint_that_is_not_there_fails_episodes_under_the_agents_name(marft, config):
+def test_an_endpoint_that_is_not_there_fails_episodes_under_the_agents_name(marft, config, tmp_path):
     partner = {"name": "speaker", "endpoint": {"url": "http://127.0.0.1:9", "model": "big", "retries": 0}}
-    refused = marft("train", config(team={"agents": [{"name": "scout"}, partner]}))
+    refused = marft("train", config(team={"agents": [{"name": "scout"}, partner]}), "--run", tmp_path / "run")
     assert refused.code == 2
     assert "speaker: endpoint http://127.0.0.1:9 (model big) could not be reached" in refused.err
+    # What was said until then is kept, so that the reason can be read
+    kept = tmp_path / "run" / "episodes" / "failed.jsonl"
+    assert f"all of them are in {kept}" in refused.err
+    first = json.loads(kept.read_text().splitlines()[0])
+    assert first["error"]["who"] == "speaker"
+
+
+def test_check_says_who_is_played_elsewhere(marft, config):
+    partner = {"name": "speaker", "endpoint": {"url": "http://127.0.0.1:9", "model": "big"}}
+    checked = marft("check", config(team={"agents": [{"name": "scout"}, partner]}))
+    assert checked.code == 0, checked.err
+    assert "http://127.0.0.1:9 (model big) for speaker" in checked.out
+    assert "'speaker' is played by http://127.0.0.1:9 (model big), which was not asked" in checked.out
 
 
 @pytest.mark.parametrize(

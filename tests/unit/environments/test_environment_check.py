@@ -9,6 +9,7 @@ import pytest
 
 from marft.environments.base import Outcome
 from marft.environments.check import EnvironmentFault, check_environment
+from marft.environments.relay import Relay
 from marft.types import MarftError, Task
 
 
@@ -287,3 +288,16 @@ def test_a_team_that_does_not_fit_is_the_callers_mistake():
 
     with pytest.raises(MarftError, match="needs 4 agents"):
         check_environment(broken(reset))
+
+
+def test_a_slow_world_is_tried_a_little():
+    played = []
+
+    class Slow(Relay):
+        def reset(self, task, agents, seed):
+            played.append(task.id)
+            return super().reset(task, agents, seed)
+
+    check_environment(Slow(), one_prompt=True, seconds=0.0)
+    assert sorted(set(played)) == ["heldout-0", "train-0"]  # one episode of each split, twice
+    assert len(played) == 4

@@ -590,3 +590,8 @@ def test_secret_mafia_through_play():
 )
 def test_it_keeps_the_rules_of_environments(keys, agents, messages):
     check_environment(TextArena(**keys), agents, messages=messages, one_prompt=True)
+
+
+def test_its_d_says_so_in_another_world():
+    with pytest.raises(MarftError, match="turn_order is the D of textarena games"):
+        turn_order(object(), 0)

@@ -284,3 +284,11 @@ def test_the_tiny_tokenizer_round_trips_everything_printable():
     assert chat.decode((*chat.encode(" ab "), *chat.stop_ids)) == "ab"
     assert chat.encode("é") == (tokenizer.unk_token_id,)
     assert len({tokenizer.unk_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id}) == 3
+
+
+def test_a_template_that_puts_a_profile_of_its_own_in_is_known():
+    found = {
+        name: chat_of(template).template.has_own_profile for name, template in (("smollm2", SMOLLM2), ("qwen", QWEN))
+    }
+    assert found == {"smollm2": True, "qwen": False}
+    assert not chat_of(GEMMA).template.has_own_profile  # it knows no system message at all
