@@ -36,6 +36,33 @@ Checkpoint = Annotated[
     str | None, typer.Option(metavar="latest|best|NNN", help="Which checkpoint of the run [default: latest]")
 ]
 
+On = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Play a benchmark instead of the run's own held-out tasks: gsm8k, math500, aime24, humaneval, "
+        "reasoning:SET for any reasoning-gym set, …; may be given several times",
+    ),
+]
+TasksFile = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="A local file of the benchmark's tasks (NAME=FILE with several benchmarks)"),
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", help="The first N tasks [default: evaluation.tasks, or the whole benchmark]")
+]
+Samples = Annotated[
+    int | None, typer.Option(metavar="K", help="Sampled episodes per task [default: evaluation.samples]")
+]
+Influence = Annotated[
+    bool | None,
+    typer.Option(
+        "--influence/--no-influence",
+        help="Swap each agent's messages with those of another task [default: evaluation.influence; not in a "
+        "comparison]",
+    ),
+]
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0, 2 for a mistake of the user's (in one sentence), 128 + n after signal n."""
@@ -129,33 +156,11 @@ def evaluate(
         ),
     ],
     checkpoint: Checkpoint = None,
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Play a benchmark instead of the run's own held-out tasks: gsm8k, math500, aime24, humaneval, "
-            "reasoning:SET for any reasoning-gym set, …; may be given several times",
-        ),
-    ] = None,
-    path: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="A local file of the benchmark's tasks (NAME=FILE with several benchmarks)"),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The first N tasks [default: evaluation.tasks, or the whole benchmark]"),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(metavar="K", help="Sampled episodes per task [default: evaluation.samples]")
-    ] = None,
-    influence: Annotated[
-        bool | None,
-        typer.Option(
-            "--influence/--no-influence",
-            help="Swap each agent's messages with those of another task [default: evaluation.influence; not in a "
-            "comparison]",
-        ),
-    ] = None,
+    on: On = None,
+    path: TasksFile = None,
+    limit: Limit = None,
+    samples: Samples = None,
+    influence: Influence = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON")] = False,
 ) -> None:
     """Play held-out tasks: success with 95% intervals, pass@k, majority vote, influence of each agent, language.

@@ -19,19 +19,17 @@ def validate(model: type[ModelT], raw: Mapping[str, Any], source: str, prefix: s
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise MarftError(f"{source}: {_first_fault(model, error, prefix)}") from None
+        raise MarftError(f"{source}: {_first_fault(model, error, raw, prefix)}") from None
 
 
-def _first_fault(model: type[BaseModel], error: ValidationError, prefix: str) -> str:
-    fault = max(_meant(error.errors()), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
-    location = fault["loc"]
-    if location[:1] == ("tools",):  # pydantic puts the entry's `kind`, which tells its model, after its name
-        location = (*location[:2], *location[3:])
-    spot = [str(part) for part in location if not _is_union_tag(str(part))]
+def _first_fault(model: type[BaseModel], error: ValidationError, raw: Mapping[str, Any], prefix: str) -> str:
+    fault = max(_meant(error.errors(), raw), key=lambda each: (each["type"] == "extra_forbidden", len(each["loc"])))
+    tags = _tags(fault, raw)
+    spot = [str(part) for place, part in enumerate(fault["loc"]) if place not in tags]
     where = ".".join(([prefix] if prefix else []) + spot) or prefix or "config"
     if fault["type"] == "extra_forbidden":
         known = sorted(set(_keys_at(model, fault["loc"][:-1])))
-        return f"unknown key '{where}'{suggestion(str(fault['loc'][-1]), known)}"
+        return f"unknown key '{where}'{suggestion(spot[-1], known)}"
     if fault["type"] == "missing":
         return f"'{where}' is missing"
     if fault["type"] == "value_error":
@@ -41,41 +39,48 @@ def _first_fault(model: type[BaseModel], error: ValidationError, prefix: str) ->
     return f"'{where}': {message} (got {fault['input']!r})"
 
 
-def _meant(faults: Sequence[Any]) -> list[Any]:
+def _meant(faults: Sequence[Any], raw: Mapping[str, Any]) -> list[Any]:
     """The faults of what was meant: a union reports those of every member, and the likeliest is the one that fits best.
 
     A member whose keys are not those given fits badly, one of another type not at all.
     """
     misfits: dict[tuple[Any, ...], dict[Any, int]] = {}
     for fault in faults:
-        for place, part in enumerate(location := fault["loc"]):
-            if _is_union_tag(str(part)):
-                key = len(location) == place + 2 and fault["type"] in ("extra_forbidden", "missing")
-                other = len(location) == place + 1 and fault["type"] != "value_error"  # else: that type, ill made
-                found = misfits.setdefault(location[:place], {})
-                found[part] = found.get(part, 0) + (OTHER_TYPE if other else int(key))
+        location = fault["loc"]
+        for place in _tags(fault, raw):
+            key = len(location) == place + 2 and fault["type"] in ("extra_forbidden", "missing")
+            other = len(location) == place + 1 and fault["type"] != "value_error"  # else: that type, ill made
+            found = misfits.setdefault(location[:place], {})
+            found[location[place]] = found.get(location[place], 0) + (OTHER_TYPE if other else int(key))
     best = {prefix: min(members, key=members.__getitem__) for prefix, members in misfits.items()}
     return [
         fault
         for fault in faults
-        if all(best.get(fault["loc"][:place], part) == part for place, part in enumerate(fault["loc"]))
+        if all(best[fault["loc"][:place]] == fault["loc"][place] for place in _tags(fault, raw))
     ]
 
 
-def _is_union_tag(part: str) -> bool:
-    return part.endswith("Config") or part.startswith(("literal[", "list[", "tuple[", "function-"))
+def _tags(fault: Any, raw: Any) -> list[int]:
+    """Which parts of a fault's location are no keys of what was given: pydantic's names for the members of a union."""
+    tags = []
+    for place, part in enumerate(location := fault["loc"]):
+        holds = isinstance(raw, Mapping) and part in raw
+        lists = isinstance(raw, list | tuple) and isinstance(part, int) and part < len(raw)
+        if holds or lists:
+            raw = raw[part]
+        elif place < len(location) - 1 or fault["type"] != "missing":
+            tags.append(place)
+    return tags
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[Any]) -> Iterator[str]:
-    """The keys allowed at a location of the schema, through lists and unions."""
+    """The keys allowed at a location of the schema; entries of lists and mappings, and members of unions, lead on."""
     models: list[type[BaseModel]] = [model]
     for part in location:
         inner: list[type[BaseModel]] = []
         for each in models:
-            if isinstance(part, int) or _is_union_tag(str(part)):
-                inner.append(each)
-            elif part in each.model_fields:
-                inner.extend(_models_in(each.model_fields[str(part)].annotation))
+            field = each.model_fields.get(str(part))
+            inner.extend([each] if field is None else _models_in(field.annotation))
         models = inner
     for each in models:
         yield from each.model_fields

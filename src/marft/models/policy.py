@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from marft.learn.losses import entropy as token_entropy
 from marft.learn.losses import token_logprobs
 from marft.models.base import Base
 from marft.models.pack import Packed, pack
-from marft.models.weights import Backbone, FullWeights, Head, LoraAdapters, Weights, overwrite
+from marft.models.weights import Backbone, FullWeights, Head, LoraAdapters, Weights
 
 Entropy = Literal["gradient", "value", "none"]
 Tuning = Literal["lora", "full"]
@@ -50,10 +50,6 @@ class Policy:
     def parameters(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         """The adapter's own tensors by name: never another's, whichever adapter is active."""
         return self.weights.parameters(adapter)
-
-    def load_parameters(self, adapter: str, tensors: Mapping[str, Tensor]) -> None:
-        """Overwrite an adapter in place. Raises `MarftError` when names or shapes do not fit."""
-        overwrite(adapter, self.parameters(adapter), tensors)
 
     def acting_as(self, adapter: str | None) -> AbstractContextManager[Backbone]:
         """The backbone as one adapter computes it, or as the bare base does, for the length of a `with`."""
