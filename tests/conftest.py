@@ -2,5 +2,5 @@
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

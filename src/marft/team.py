@@ -12,6 +12,7 @@ from marft.game.flexmg import Agent, FlexMG, build_game
 from marft.generate.base import Generator, Usage
 from marft.generate.endpoint import EndpointGenerator
 from marft.generate.torch_engine import TorchEngine
+from marft.generate.vllm import VllmEngine
 from marft.models.base import Base, load_base
 from marft.models.critic import Critic
 from marft.models.policy import Policy
@@ -95,8 +96,16 @@ class Team:
 
     def load(self, version: int) -> None:
         """Announce to everything that generates that the adapters now hold `version`."""
-        for generator in {id(seat.generator): seat.generator for seat in self.seats.values()}.values():
+        for generator in self._generators():
             generator.load(version)
+
+    def rest(self) -> None:
+        """Let everything that generates give its memory to the learner."""
+        for generator in self._generators():
+            generator.rest()
+
+    def _generators(self) -> list[Generator]:
+        return list({id(seat.generator): seat.generator for seat in self.seats.values()}.values())
 
 
 def build_team(config: Config, source: str = "config", base: Base | None = None) -> Team:
@@ -137,11 +146,19 @@ def _backends(config: Config, game: FlexMG, base: Base | None) -> tuple[Backend,
             Backend(
                 policy,
                 Critic(policy, critic) if critic else None,
-                TorchEngine(policy, config.rollout.slots),
+                _engine(config, policy, loaded),
                 tuple(agent.name for agent in members),
             )
         )
     return tuple(backends)
+
+
+def _engine(config: Config, policy: Policy, base: Base) -> Generator:
+    """What generates with a policy; `base` is its model as loaded, before the adapters."""
+    play = config.rollout
+    if play.engine == "vllm":
+        return VllmEngine(policy, base, play.slots, play.vllm)
+    return TorchEngine(policy, play.slots, play.prefix_tokens)
 
 
 def _seats(config: Config, game: FlexMG, backends: tuple[Backend, ...], source: str) -> dict[str, Seat]:

@@ -2,7 +2,15 @@
 
 from marft.config.experiment import Config
 from marft.config.file import dump_config, load_config, parse_config
-from marft.config.learning import CreditConfig, CriticConfig, EvaluationConfig, RolloutConfig, RunConfig, UpdateConfig
+from marft.config.learning import (
+    CreditConfig,
+    CriticConfig,
+    EvaluationConfig,
+    RolloutConfig,
+    RunConfig,
+    UpdateConfig,
+    VllmConfig,
+)
 from marft.config.players import (
     AgentConfig,
     DebateConfig,
@@ -38,6 +46,7 @@ __all__ = [
     "SamplingConfig",
     "TeamConfig",
     "UpdateConfig",
+    "VllmConfig",
     "dump_config",
     "load_config",
     "parse_config",

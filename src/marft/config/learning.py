@@ -11,6 +11,19 @@ from marft.config.players import SamplingConfig
 from marft.section import NonNegative, Positive, Rate, Section, Unit
 
 
+class VllmConfig(Section):
+    """How vLLM runs with `rollout.engine: vllm`. What it can read is `model.context`, replies at a time are `slots`."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.4, description="share of the memory for vLLM's weights and cache; the rest is the learner's"
+    )
+    cache_gib: Rate | None = Field(None, description="GiB for keys and values alone, whatever that share would give")
+    tensor_parallel_size: Positive = Field(1, description="GPUs over which each layer is split")
+    max_loras: Positive | None = Field(None, description="different adapters in one batch; default: all of the model's")
+    enforce_eager: bool = Field(False, description="start sooner and generate slower: no compilation, no CUDA graphs")
+    sleep: bool = Field(False, description="free vLLM's GPU memory while the team learns, for one GPU that does both")
+
+
 class RolloutConfig(Section):
     """How much is played per iteration, and how."""
 
@@ -18,6 +31,13 @@ class RolloutConfig(Section):
     samples: Positive = Field(8, description="episodes per task: the group of group-relative credit")
     sampling: SamplingConfig = SamplingConfig()
     slots: Positive = Field(64, description="replies generated at the same time")
+    prefix_tokens: int = Field(
+        16384, ge=0, description="tokens of prompts and replies that are kept for prompts that start like them"
+    )
+    engine: Literal["torch", "vllm"] = Field(
+        "torch", description="torch: on the learner's own weights, on any machine; vllm: needs marft[vllm] and adapters"
+    )
+    vllm: VllmConfig = VllmConfig()
     deadline: Rate = Field(
         1800.0, description="seconds from the start of play after which an unfinished episode is recorded as failed"
     )

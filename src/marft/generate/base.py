@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from marft.config import SamplingConfig
 from marft.models.chat import Exchange
+from marft.types import MarftError
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,19 @@ class Generator(Protocol):
     def load(self, version: int) -> None:
         """Announce that the adapters now hold `version`: anything computed with older weights is dropped."""
         ...
+
+    def rest(self) -> None:
+        """Nothing is asked for a while: give the memory that only play needs to the learner."""
+        ...
+
+
+def check_fits(request: Request, context: int) -> None:
+    """Raise `MarftError` unless a request's prompt and longest reply fit into `context` tokens."""
+    longest = len(request.prompt_ids) + request.sampling.max_tokens
+    if longest > context:
+        raise MarftError(
+            f"a prompt of {len(request.prompt_ids)} tokens and a reply of {request.sampling.max_tokens} exceed the "
+            f"context of {context}; shorten the task, lower max_tokens, or set rollout.context_policy: truncate_history"
+        )
+    if not request.prompt_ids:
+        raise MarftError("the prompt is empty; check the chat template")

@@ -176,6 +176,9 @@ class EndpointGenerator:
         """The others' adapters now hold `version`."""
         self._version = version
 
+    def rest(self) -> None:
+        """Nothing to free here."""
+
     async def generate(self, request: Request) -> Reply:
         """Ask the endpoint, in messages, what the prompt asks. Raises `MarftError` when it does not answer."""
         version = self._version

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from marft.config import SamplingConfig
+
+
+def uniform(seed: Sequence[int], count: int) -> np.ndarray:
+    """The numbers [count] in [0, 1) that draw a reply's tokens, by its request's seed alone."""
+    return np.random.default_rng(tuple(seed)).random(count, dtype=np.float32)
 
 
 def choose(
@@ -18,32 +24,43 @@ def choose(
     Returns tokens and their log-probabilities at each row's temperature, before any top-k/top-p filter: that is the
     distribution the learner scores. Greedy rows take the most probable token.
     """
-    temperature = torch.tensor([each.temperature for each in samplings], device=logits.device)
-    logs = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
-    allowed = _filtered(logs, samplings)
-    cumulative = allowed.exp().cumsum(-1)
-    drawn = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True).squeeze(-1)
+    scaled = logits.float()
+    if any(each.temperature != 1 for each in samplings):
+        scaled = scaled / torch.tensor([each.temperature for each in samplings], device=logits.device)[:, None]
+    # One pass over [n, V] each for softmax, its sum and the search: on a CPU these cost as much as a layer of the model
+    probabilities = _filtered(torch.softmax(scaled, dim=-1), samplings)
+    cumulative = probabilities.cumsum(-1)
+    tokens = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True).squeeze(-1)
+    tokens = tokens.clamp_(max=logits.shape[-1] - 1)
     # Rounding may push a draw past the last token that has any probability
-    best = logs.argmax(-1)
-    drawn = drawn.clamp(max=logs.shape[-1] - 1)
-    drawn = torch.where(allowed.gather(-1, drawn[:, None]).squeeze(-1).isinf(), best, drawn)
-    tokens = torch.where(torch.tensor(greedy, device=logits.device), best, drawn)
-    chosen = logs.gather(-1, tokens[:, None]).squeeze(-1)
+    best = [
+        row
+        for row, (always, chance) in enumerate(zip(greedy, _at(probabilities, tokens).tolist(), strict=True))
+        if always or chance == 0
+    ]
+    if best:
+        tokens[best] = scaled[best].argmax(-1)
+    chosen = _at(scaled, tokens) - torch.logsumexp(scaled, dim=-1)
     return tokens.tolist(), chosen.tolist()
 
 
-def _filtered(logs: Tensor, samplings: Sequence[SamplingConfig]) -> Tensor:
-    """Log-probabilities with what top-k and top-p leave out at -inf (not renormalised)."""
+def _at(values: Tensor, tokens: Tensor) -> Tensor:
+    """Of [n, V], the entry [n] of each row's token."""
+    return values.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def _filtered(probabilities: Tensor, samplings: Sequence[SamplingConfig]) -> Tensor:
+    """Probabilities with what top-k and top-p leave out at 0 (not renormalised)."""
     if all(each.top_k is None and each.top_p is None for each in samplings):
-        return logs
-    result = logs.clone()
+        return probabilities
+    result = probabilities.clone()
     for row, each in enumerate(samplings):
-        order = logs[row].argsort(descending=True, stable=True)
+        order = probabilities[row].argsort(descending=True, stable=True)
         keep = len(order)
         if each.top_k is not None:
             keep = min(keep, each.top_k)
         if each.top_p is not None:
-            before = logs[row, order].exp().cumsum(0) - logs[row, order].exp()
-            keep = min(keep, int((before < each.top_p).sum()))
-        result[row, order[max(keep, 1) :]] = float("-inf")
+            sorted_ = probabilities[row, order]
+            keep = min(keep, int((sorted_.cumsum(0) - sorted_ < each.top_p).sum()))
+        result[row, order[max(keep, 1) :]] = 0
     return result

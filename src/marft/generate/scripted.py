@@ -41,6 +41,9 @@ class Scripted:
         """Note the version."""
         self._version = version
 
+    def rest(self) -> None:
+        """Nothing to free."""
+
     async def generate(self, request: Request) -> Reply:
         """The next answer as a reply. Raises IndexError when a list of answers has come to its end."""
         version = self._version

@@ -7,21 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
+from marft.generate.prefixes import Nodes, Prefixes, Sprout
 from marft.models.attention import additive
-
-
-class Prefill:
-    """Keeps the keys and values of a packed prompt pass, one pair [heads, T, d] per layer."""
-
-    def __init__(self) -> None:
-        self.layers: list[tuple[Tensor, Tensor]] = []
-
-    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Note what a layer computed (batch 1) and attend to just that."""
-        assert layer == len(self.layers), "layers report in order"
-        self.layers.append((keys[0], values[0]))
-        return keys, values
 
 
 class Slots:
@@ -36,48 +25,25 @@ class Slots:
         self.count = count
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self._rows = torch.empty(0, dtype=torch.long)
-        self._used: slice | Tensor = slice(0)
-        self._at = torch.empty(0, dtype=torch.long)
-        self._longest = 0
 
-    def fill(self, prefill: Prefill, paths: Sequence[np.ndarray], first: int, room: int) -> None:
+    def fill(self, prefixes: Prefixes, paths: Sequence[Nodes], first: int, room: int) -> None:
         """Copy prompts into slots first, first+1, …: slot i gets the keys along `paths[i]`."""
-        self._ensure(prefill, room)
+        self._ensure(prefixes, room)
         longest = max(len(path) for path in paths)
         # Padding repeats node 0; nothing ever attends beyond a row's own length
         index = np.zeros((len(paths), longest), dtype=np.int64)
         for row, path in enumerate(paths):
             index[row, : len(path)] = path
-        where = torch.from_numpy(index)
-        for layer, (keys, values) in enumerate(prefill.layers):
-            where = where.to(keys.device)
-            self.keys[layer][first : first + len(paths), :, :longest] = keys[:, where].transpose(0, 1)
-            self.values[layer][first : first + len(paths), :, :longest] = values[:, where].transpose(0, 1)
+        for mine, theirs in ((self.keys, prefixes.keys), (self.values, prefixes.values)):
+            for layer, known in enumerate(theirs):
+                where = torch.from_numpy(index).to(known.device)
+                mine[layer][first : first + len(paths), :, :longest] = known[:, where].transpose(0, 1)
 
-    def advance(
-        self, at: Tensor, dtype: torch.dtype, window: int | None = None, rows: Sequence[int] | None = None
-    ) -> dict[str, Tensor]:
-        """The next `update` writes the new key of slot `rows[i]` (default: i) at position `at[i]` [n].
-
-        Returns the backbone's masks [n, 1, 1, longest], with one for layers that have a sliding `window` if one of
-        the rows is longer than it.
-        """
-        self._rows = torch.arange(len(at), device=at.device) if rows is None else torch.tensor(rows, device=at.device)
-        self._used = slice(len(at)) if rows is None else self._rows  # a view of the cache, or a copy of some of it
-        self._at = at
-        self._longest = int(at.max()) + 1
-        back = at[:, None] - torch.arange(self._longest, device=at.device)
-        masks = {"attention_mask": additive(back >= 0, dtype)[:, None, None]}
-        if window is not None and self._longest > window:
-            masks["windowed_mask"] = additive((back >= 0) & (back < window), dtype)[:, None, None]
-        return masks
-
-    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one new key and value per row [n, heads, 1, d]; attend to all of the row."""
-        self.keys[layer][self._rows, :, self._at] = keys[:, :, 0]
-        self.values[layer][self._rows, :, self._at] = values[:, :, 0]
-        return self.keys[layer][self._used, :, : self._longest], self.values[layer][self._used, :, : self._longest]
+    def keep(self, prefixes: Prefixes, nodes: Nodes, slots: Nodes, places: Nodes) -> None:
+        """Give `prefixes` what slot `slots[i]` holds at position `places[i]`, as node `nodes[i]`."""
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            at = [torch.from_numpy(each).to(keys.device) for each in (nodes, slots, places)]
+            prefixes.write(layer, at[0], keys[at[1], :, at[2]].transpose(0, 1), values[at[1], :, at[2]].transpose(0, 1))
 
     def move(self, source: int, target: int) -> None:
         """Copy a slot over another."""
@@ -85,17 +51,92 @@ class Slots:
             self.keys[layer][target] = self.keys[layer][source]
             self.values[layer][target] = self.values[layer][source]
 
-    def _ensure(self, prefill: Prefill, room: int) -> None:
+    def _ensure(self, prefixes: Prefixes, room: int) -> None:
         have = self.keys[0].shape[2] if self.keys else 0
         if room <= have:
             return
         room = -(-room // self.STEP) * self.STEP
-        for each, place in ((self.keys, 0), (self.values, 1)):
+        for mine, theirs in ((self.keys, prefixes.keys), (self.values, prefixes.values)):
             grown = []
-            for layer, pair in enumerate(prefill.layers):
-                heads, _, size = pair[place].shape
-                fresh = pair[place].new_zeros(self.count, heads, room, size)
+            for layer, known in enumerate(theirs):
+                fresh = known.new_zeros(self.count, known.shape[0], room, known.shape[2])
                 if have:
-                    fresh[:, :, :have] = each[layer]
+                    fresh[:, :, :have] = mine[layer]
                 grown.append(fresh)
-            each[:] = grown
+            mine[:] = grown
+
+
+class Step:
+    """The keys and values of one flat pass: first the newest token of n running replies, then m new prompt tokens.
+
+    The reply in slot `rows[i]` writes at position `at[i]` and attends to its slot up to there; prompt tokens write into
+    the prefix tree and attend as `sprout` says; what comes after them is padding and attends to nothing.
+    """
+
+    def __init__(
+        self, slots: Slots, rows: Sequence[int], at: Sequence[int], prefixes: Prefixes, sprout: Sprout | None,
+        dtype: torch.dtype, device: torch.device, window: int | None = None,
+    ) -> None:  # fmt: skip
+        self._slots, self._prefixes, self._sprout = slots, prefixes, sprout
+        self._count = len(rows)
+        self._rows = torch.tensor(rows, dtype=torch.long, device=device)
+        # A view of the cache where the rows are its first ones, else a copy of some of it
+        self._used: slice | Tensor = slice(self._count) if list(rows) == list(range(self._count)) else self._rows
+        self._at = torch.tensor(at, dtype=torch.long, device=device)
+        self._longest = max(at, default=-1) + 1
+        back = self._at[:, None] - torch.arange(self._longest, device=device)
+        self._mask = additive(back >= 0, dtype)[:, None, None]
+        self._windowed: Tensor | None = None
+        if window is not None and self._longest > window:
+            self._windowed = additive((back >= 0) & (back < window), dtype)[:, None, None]
+        if sprout is not None:
+            self._fresh = torch.from_numpy(sprout.fresh).to(device)
+            self._context = torch.from_numpy(sprout.context).to(device)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        """Attention of one layer: query [1, h, T, d], key and value [1, h_kv, T, d] -> [1, h, T, d], T >= n + m."""
+        parts = []
+        if self._count:
+            here = slice(self._count)
+            parts.append(self._replies(layer, query[:, :, here], key[0, :, here], value[0, :, here], scaling, window))
+        if self._sprout is not None:
+            there = slice(self._count, self._count + len(self._sprout.fresh))
+            parts.append(
+                self._prompts(layer, query[:, :, there], key[0, :, there], value[0, :, there], scaling, window)
+            )
+        padding = query.shape[2] - sum(part.shape[2] for part in parts)
+        if padding:
+            parts.append(query.new_zeros(1, query.shape[1], padding, query.shape[3]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+    def _replies(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        keys, values = self._slots.keys[layer], self._slots.values[layer]
+        keys[self._rows, :, self._at] = key.transpose(0, 1)
+        values[self._rows, :, self._at] = value.transpose(0, 1)
+        mask = self._mask if window is None or self._windowed is None else self._windowed
+        # Query heads that share a key head become its queries, so that the cache is never repeated
+        folded = query[0].transpose(0, 1).reshape(self._count, len(key), -1, query.shape[-1])
+        seen = scaled_dot_product_attention(
+            folded, keys[self._used, :, : self._longest], values[self._used, :, : self._longest],
+            attn_mask=mask, scale=scaling,
+        )  # fmt: skip
+        return seen.reshape(1, self._count, query.shape[1], -1).transpose(1, 2)
+
+    def _prompts(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        assert self._sprout is not None
+        self._prefixes.write(layer, self._fresh, key, value)
+        if len(self._context):
+            key = torch.cat([self._prefixes.keys[layer][:, self._context], key], dim=1)
+            value = torch.cat([self._prefixes.values[layer][:, self._context], value], dim=1)
+        mask = self._sprout.mask if window is None or self._sprout.windowed is None else self._sprout.windowed
+        shared = query.shape[1] // len(key)
+        return scaled_dot_product_attention(
+            query, key[None].repeat_interleave(shared, 1), value[None].repeat_interleave(shared, 1),
+            attn_mask=mask, scale=scaling,
+        )  # fmt: skip

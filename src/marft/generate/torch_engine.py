@@ -1,7 +1,7 @@
 """Continuous batching in plain PyTorch: one forward pass for the requests of all episodes and all agents.
 
-A request waits until a slot is free, its prompt is computed together with the other new ones (shared prefixes once),
-and from then on every step draws one token for every running reply, whatever its length, position or adapter.
+Every step is one flat pass: the newest token of each running reply and the prompts of the requests that just came,
+whatever their lengths, positions and adapters. What is known of a prompt (see `prefixes`) is not computed again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marft.generate.base import Reply, Request, Usage
-from marft.generate.sampling import choose
-from marft.generate.slots import Prefill, Slots
-from marft.models.pack import pack
+from marft.generate.base import Reply, Request, Usage, check_fits
+from marft.generate.prefixes import Claim, Prefixes, sprout
+from marft.generate.sampling import choose, uniform
+from marft.generate.slots import Slots, Step
 from marft.models.policy import Policy
-from marft.types import MarftError
+from marft.models.weights import Routes
 
-PREFILL_BUDGET = 2048  # packed prompt tokens per forward pass
+PREFILL_BUDGET = 2048  # new prompt tokens per forward pass
+
+
+def rounded(tokens: int) -> int:
+    """The next of few lengths for a pass on a CPU: oneDNN prepares every product anew for each length it meets."""
+    step = max(4, 1 << max(tokens.bit_length() - 3, 0))
+    return -(-tokens // step) * step
 
 
 @dataclass
@@ -37,8 +43,7 @@ class Running:
     logprobs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        generator = np.random.default_rng(self.request.seed)
-        self.draws = generator.random(self.request.sampling.max_tokens, dtype=np.float32)
+        self.draws = uniform(self.request.seed, self.request.sampling.max_tokens)
 
     @property
     def length(self) -> int:
@@ -46,17 +51,34 @@ class Running:
         return len(self.request.prompt_ids) + len(self.tokens)
 
 
-class TorchEngine:
-    """A `Generator` on the learner's own weights: adapters are seen the moment they change."""
+@dataclass(frozen=True)
+class Admitted:
+    """A request that gets a slot in the step under way, and where its prompt stands in the prefix tree."""
 
-    def __init__(self, policy: Policy, slots: int = 64) -> None:
+    running: Running
+    claim: Claim
+
+    @property
+    def end(self) -> int:
+        """The node of the prompt's last token."""
+        return int(self.claim.path[-1])
+
+
+class TorchEngine:
+    """A `Generator` on the learner's own weights: adapters are seen as they are when the engine starts to work.
+
+    At most `slots` replies grow at once; about `prefix_tokens` prompt and reply tokens are remembered.
+    """
+
+    def __init__(self, policy: Policy, slots: int = 64, prefix_tokens: int = 16384) -> None:
         self.policy = policy
-        self._limit = slots
+        self._limit, self._remembered = slots, prefix_tokens
         self._version = 0
         self._usage = Usage()
         self._waiting: list[Running] = []
         self._running: list[Running] = []
         self._slots = Slots(slots)
+        self._prefixes = Prefixes(prefix_tokens)
         self._driver: asyncio.Task[None] | None = None
 
     @property
@@ -75,18 +97,20 @@ class TorchEngine:
         if self._running or self._waiting:
             raise RuntimeError("adapters changed while replies were being generated")
         self._version = version
+        self._forget()
+
+    def rest(self) -> None:
+        """Free all keys and values that no running reply needs."""
+        self._drop_cancelled()
+        if not self._running and not self._waiting:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._slots, self._prefixes = Slots(self._limit), Prefixes(self._remembered)
 
     async def generate(self, request: Request) -> Reply:
         """Queue a request and wait for its reply. Raises `MarftError` when it cannot fit the context."""
-        longest = len(request.prompt_ids) + request.sampling.max_tokens
-        if longest > self.policy.base.context:
-            raise MarftError(
-                f"a prompt of {len(request.prompt_ids)} tokens and a reply of {request.sampling.max_tokens} exceed the "
-                f"context of {self.policy.base.context}; shorten the task, lower max_tokens, or set "
-                f"rollout.context_policy: truncate_history"
-            )
-        if not request.prompt_ids:
-            raise MarftError("the prompt is empty; check the chat template")
+        check_fits(request, self.policy.base.context)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append(Running(request, future, self._version))
         if self._driver is None or self._driver.done():
@@ -95,13 +119,12 @@ class TorchEngine:
 
     async def _drive(self) -> None:
         try:
+            routes = self.policy.weights.routes()
             while self._waiting or self._running:
                 await self._settle()
                 started = time.perf_counter()
                 self._drop_cancelled()
-                self._admit()
-                if self._running:
-                    self._step()
+                self._step(routes)
                 self._usage = replace(self._usage, seconds=self._usage.seconds + time.perf_counter() - started)
         except BaseException as error:
             # Whoever waits for a reply must hear of it: a silent engine would hang every episode
@@ -109,7 +132,7 @@ class TorchEngine:
                 if not each.future.done():
                     each.future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             self._waiting, self._running = [], []
-            self._slots = Slots(self._limit)
+            self._forget()
             if not isinstance(error, Exception):
                 raise
 
@@ -128,60 +151,93 @@ class TorchEngine:
                 self._release(place)
 
     @torch.no_grad()
-    def _admit(self) -> None:
-        free = self._limit - len(self._running)
-        if not free or not self._waiting:
+    def _step(self, routes: Routes) -> None:
+        """One token for every running reply, and the first one for everybody who is admitted."""
+        admitted = self._admit()
+        members = [*self._running, *(each.running for each in admitted)]
+        if not members:
             return
+        adapters = [each.request.adapter for each in members]
+        shares = routes.shares(adapters)
+        parts = [self._forward(routes, share, admitted) for share in shares]
+        order = torch.tensor([row for share in shares for row in share]).argsort()
+        self._seat(admitted)
+        self._draw(members, parts[0] if len(parts) == 1 else torch.cat(parts)[order.to(parts[0].device)])
+        self._finish()
+
+    def _admit(self) -> list[Admitted]:
+        """Take in who waits, in order, as long as slots are free and the pass is not too long."""
+        self._prefixes.trim()
         self._waiting.sort(key=lambda each: each.request.order)
-        admitted = self._waiting[:free]
-        for adapter in dict.fromkeys(each.request.adapter for each in admitted):
-            group = [each for each in admitted if each.request.adapter == adapter]
-            for packed in pack([each.request.prompt_ids for each in group], PREFILL_BUDGET):
-                members = [group[row] for row in packed.rows]
-                base = self.policy.base
-                prefill = Prefill()
-                with self.policy.acting_as(adapter) as backbone:
-                    inputs = packed.inputs(base.device, base.model.dtype, base.window)
-                    states = backbone(**inputs, use_cache=False, keys_values=prefill).last_hidden_state[0]
-                room = max(each.length + each.request.sampling.max_tokens for each in [*members, *self._running])
-                self._slots.fill(prefill, packed.paths, len(self._running), room)
-                self._running += members
-                last = torch.tensor([int(path[-1]) for path in packed.paths], device=base.device)
-                self._usage = replace(
-                    self._usage,
-                    prompt_tokens=self._usage.prompt_tokens + sum(len(path) for path in packed.paths),
-                    prompt_tokens_computed=self._usage.prompt_tokens_computed + len(packed.tokens),
-                )
-                self._draw(members, self.policy.head(adapter)(states[last]))
-        self._waiting = self._waiting[free:]  # only now: until they run, an error finds them in the queue
-        self._finish()
+        admitted: list[Admitted] = []
+        fresh = 0
+        for each in self._waiting[: self._limit - len(self._running)]:
+            claim = self._prefixes.claim(each.request.adapter, each.request.prompt_ids)
+            admitted.append(Admitted(each, claim))
+            fresh += len(claim.fresh)
+            if fresh >= PREFILL_BUDGET:
+                break
+        return admitted
 
-    @torch.no_grad()
-    def _step(self) -> None:
-        """One token for every running reply: in one forward pass, or in one per adapter where rows cannot mix."""
-        adapters = [each.request.adapter for each in self._running]
-        shares = self.policy.routed.shares(adapters)
-        if len(shares) == 1:
-            logits = self._advance(None)
-        else:
-            parts = torch.cat([self._advance(rows) for rows in shares])
-            logits = torch.empty_like(parts)
-            logits[[row for rows in shares for row in rows]] = parts
-        self._draw(self._running, logits)
-        self._finish()
-
-    def _advance(self, rows: list[int] | None) -> Tensor:
-        """Take the newest token of these rows (None: of all) in; returns the logits [n, V] of their next."""
-        base = self.policy.base
-        running = self._running if rows is None else [self._running[row] for row in rows]
-        adapters = [each.request.adapter for each in running]
-        newest = torch.tensor([[each.tokens[-1]] for each in running], device=base.device)
-        at = torch.tensor([each.length - 1 for each in running], device=base.device)
-        masks = self._slots.advance(at, base.model.dtype, base.window, rows)
-        states = self.policy.routed.hidden(
-            adapters, input_ids=newest, position_ids=at[:, None], keys_values=self._slots, **masks
+    def _forward(self, routes: Routes, share: list[int], admitted: list[Admitted]) -> Tensor:
+        """The next logits [n, V] of one share: rows of the running and, numbered after them, of the admitted."""
+        count = len(self._running)
+        rows = [row for row in share if row < count]
+        newcomers = [admitted[row - count] for row in share[len(rows) :]]
+        owners = {node: each.running.request.adapter for each in newcomers for node in each.claim.fresh}
+        for each in newcomers:
+            if each.end not in owners and self._prefixes.state(each.end) is None:
+                owners[each.end] = each.running.request.adapter  # so far it stood inside other prompts only
+        fresh = list(owners)
+        states = self._pass(routes, rows, newcomers, owners) if rows or fresh else None
+        ends = {each.end for each in newcomers}
+        for place, node in enumerate(fresh, start=len(rows)):
+            if node in ends and states is not None:
+                self._prefixes.note(node, states[place])
+        self._usage = replace(
+            self._usage,
+            prompt_tokens=self._usage.prompt_tokens + sum(len(each.claim.path) for each in newcomers),
+            prompt_tokens_computed=self._usage.prompt_tokens_computed + len(fresh),
         )
-        return self.policy.head(adapters[0])(states[:, 0])
+        known = [state for each in newcomers if (state := self._prefixes.state(each.end)) is not None]
+        parts = [] if states is None else [states[: len(rows)]]
+        parts += [torch.stack(known)] if known else []
+        adapter = (self._running[rows[0]] if rows else newcomers[0].running).request.adapter
+        return self.policy.head(adapter)(torch.cat(parts))
+
+    def _pass(
+        self, routes: Routes, rows: list[int], newcomers: list[Admitted], owners: dict[int, str | None]
+    ) -> Tensor:
+        """Last hidden states [n + m, H]: of the newest token of the running `rows`, then of the new nodes `owners`."""
+        base, prefixes, fresh = self.policy.base, self._prefixes, list(owners)
+        dtype, device = base.model.dtype, base.device
+        running = [self._running[row] for row in rows]
+        at = [each.length - 1 for each in running]
+        claims = [each.claim for each in newcomers]
+        new = sprout(prefixes, claims, fresh, dtype, device, base.window) if fresh else None
+        adapters = [*(each.request.adapter for each in running), *owners.values()]
+        padding = rounded(len(adapters)) - len(adapters) if device.type == "cpu" else 0
+        blank = [0] * padding
+        states = routes.hidden(
+            adapters + [adapters[0]] * padding,
+            input_ids=torch.tensor(
+                [[each.tokens[-1] for each in running] + prefixes.tokens(fresh) + blank], device=device
+            ),
+            position_ids=torch.tensor([at + prefixes.depths(fresh) + blank], device=device),
+            attention_mask=torch.zeros(1, 1, 1, 1, dtype=dtype, device=device),  # `Step` knows who sees whom
+            keys_values=Step(self._slots, rows, at, prefixes, new, dtype, device, base.window),
+        )
+        return states[0]
+
+    def _seat(self, admitted: list[Admitted]) -> None:
+        """Give the admitted their slots, and count what their prompts cost."""
+        if not admitted:
+            return
+        first = len(self._running)
+        self._running += [each.running for each in admitted]
+        self._waiting = self._waiting[len(admitted) :]  # only now: until they run, an error finds them in the queue
+        room = max(each.length + each.request.sampling.max_tokens for each in self._running)
+        self._slots.fill(self._prefixes, [each.claim.path for each in admitted], first, room)
 
     def _draw(self, members: list[Running], logits: Tensor) -> None:
         draws = torch.tensor([float(each.draws[len(each.tokens)]) for each in members], device=logits.device)
@@ -197,15 +253,34 @@ class TorchEngine:
 
     def _finish(self) -> None:
         stops = self.policy.base.chat.stop_ids
-        for place in reversed(range(len(self._running))):
+        done = [
+            place
+            for place, each in enumerate(self._running)
+            if each.tokens[-1] in stops or len(each.tokens) == each.request.sampling.max_tokens
+        ]
+        self._remember(done)
+        for place in reversed(done):
             each = self._running[place]
-            stopped = each.tokens[-1] in stops
-            if stopped or len(each.tokens) == each.request.sampling.max_tokens:
-                stop: Literal["stop", "length"] = "stop" if stopped else "length"
-                if not each.future.done():
-                    reply = Reply(tuple(each.tokens), tuple(each.logprobs), stop, each.version)
-                    each.future.set_result(reply)
-                self._release(place)
+            stop: Literal["stop", "length"] = "stop" if each.tokens[-1] in stops else "length"
+            if not each.future.done():
+                each.future.set_result(Reply(tuple(each.tokens), tuple(each.logprobs), stop, each.version))
+            self._release(place)
+
+    def _remember(self, done: list[int]) -> None:
+        """Put what these slots hold into the prefix tree: a later turn of the episode goes on from there.
+
+        The newest token was drawn but never taken in, so it is not part of it.
+        """
+        nodes: list[int] = []
+        slots: list[int] = []
+        for place in done:
+            each = self._running[place]
+            claim = self._prefixes.claim(each.request.adapter, [*each.request.prompt_ids, *each.tokens[:-1]])
+            nodes += claim.fresh
+            slots += [place] * len(claim.fresh)
+        if nodes:
+            places = np.array(self._prefixes.depths(nodes))
+            self._slots.keep(self._prefixes, np.array(nodes), np.array(slots), places)
 
     def _release(self, place: int) -> None:
         """Free a slot: the last row moves into it, so that the running rows stay side by side."""

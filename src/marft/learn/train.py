@@ -110,6 +110,7 @@ def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) 
     team, config = training.team, training.team.config
     with clock.phase("rollout"):
         episodes = play_iteration(team, iteration, watcher)  # 1 play with the current joint policy
+        team.rest()
     collated = collate(episodes, team.game.names, config.update.level)  # 2 N rows, one per action
     stats = play_stats(team, episodes, collated.dropped)
     batch = collated.batch

@@ -19,8 +19,10 @@ NAME = "marft"
 class KeysValues(Protocol):
     """Something that keeps each layer's keys and values and says what a query attends to."""
 
-    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in new keys and values [b, heads, new, d]; return all to attend to [b, heads, total, d]."""
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+    ) -> Tensor:
+        """Take in new keys and values [b, h_kv, q, d]; return what the queries [b, h, q, d] see of all, alike."""
         ...
 
 
@@ -45,7 +47,8 @@ def attend(
     cache is never repeated; with more queries the keys are repeated, which is cheap there.
     """
     if keys_values is not None:
-        key, value = keys_values.update(module.layer_idx, key, value)
+        seen = keys_values.attend(module.layer_idx, query, key, value, scaling, sliding_window)
+        return seen.transpose(1, 2).contiguous(), None
     if sliding_window is not None and windowed_mask is not None:
         attention_mask = windowed_mask
     batch, heads, queries, size = query.shape

@@ -17,6 +17,7 @@ import torch
 
 from marft.config import ModelConfig
 from marft.models import attention
+from marft.models.allocator import keep_freed_memory
 from marft.models.chat import Chat
 from marft.models.pack import pack
 from marft.models.packaged import GEMMA3, SMOLLM2
@@ -76,6 +77,8 @@ class BuiltIn:
 def load_base(config: ModelConfig, device: str = "auto") -> Base:
     """Load the base model a config names. Raises `MarftError` when it cannot be found or does not fit `marft`."""
     place = resolve_device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
     with quiet():
         model, tokenizer = _load(config, place)
     model.eval().requires_grad_(False)

@@ -10,40 +10,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from marft.models.attention import additive
+from marft.models.blocks import cut
 
 
 @dataclass(frozen=True)
 class Packed:
-    """T tree nodes: `tokens` [T], `depth` [T] (positions), `visible` [T, T] (True: may be seen).
+    """T tree nodes: `tokens` [T], `depth` [T] (positions).
 
     `paths[i]` are the nodes of row `rows[i]` in order: token j of that row is node `paths[i][j]`.
     """
 
     tokens: Tensor
     depth: Tensor
-    visible: Tensor
     rows: tuple[int, ...]
     paths: tuple[np.ndarray, ...]
 
-    def inputs(self, device: torch.device, dtype: torch.dtype, window: int | None = None) -> dict[str, Tensor]:
-        """What a transformers backbone takes: batch 1, T tokens, and what layers with a sliding `window` see."""
-        depth = self.depth.to(device)
-        visible = self.visible.to(device)
-        inputs = {
+    @cached_property
+    def visible(self) -> Tensor:
+        """[T, T], True where the token of a row may see that of a column."""
+        seen = np.zeros((len(self.tokens), len(self.tokens)), dtype=bool)
+        for path in self.paths:
+            seen[path[:, None], path[None, :]] |= np.tri(len(path), dtype=bool)
+        return torch.from_numpy(seen)
+
+    def inputs(self, device: torch.device, dtype: torch.dtype, window: int | None = None) -> dict[str, Any]:
+        """What a transformers backbone takes: batch 1, T tokens, attended to in blocks.
+
+        Layers with sliding attention see the nearest `window` ancestors, the token itself included.
+        """
+        return {
+            "input_ids": self.tokens[None].to(device),
+            "position_ids": self.depth[None].to(device),
+            "attention_mask": torch.zeros(1, 1, 1, 1, dtype=dtype, device=device),  # the blocks know who sees whom
+            "keys_values": cut(self.paths, device, dtype, window),
+        }
+
+    def dense_inputs(self, device: torch.device, dtype: torch.dtype, window: int | None = None) -> dict[str, Any]:
+        """The same with one mask of T x T: slow, and what the blocks are tested against."""
+        depth, visible = self.depth.to(device), self.visible.to(device)
+        near = depth[:, None] - depth[None, :] < (window or len(depth))
+        return {
             "input_ids": self.tokens[None].to(device),
             "position_ids": depth[None],
             "attention_mask": additive(visible[None, None], dtype),
+            "windowed_mask": additive((visible & near)[None, None], dtype),
         }
-        if window is not None and int(self.depth.max()) >= window:
-            near = depth[:, None] - depth[None, :] < window
-            inputs["windowed_mask"] = additive((visible & near)[None, None], dtype)
-        return inputs
 
 
 def pack(rows: Sequence[Sequence[int]], budget: int) -> list[Packed]:
@@ -81,10 +100,7 @@ def _pack_sorted(rows: Sequence[Sequence[int]], chosen: Sequence[int]) -> Packed
         depth += range(shared, shared + len(fresh))
         paths.append(path)
         previous = rows[row]
-    visible = np.zeros((len(tokens), len(tokens)), dtype=bool)
-    for path in paths:
-        visible[path[:, None], path[None, :]] |= np.tri(len(path), dtype=bool)
-    return Packed(torch.tensor(tokens), torch.tensor(depth), torch.from_numpy(visible), tuple(chosen), tuple(paths))
+    return Packed(torch.tensor(tokens), torch.tensor(depth), tuple(chosen), tuple(paths))
 
 
 def _shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from marft.config import LoraConfig
 from marft.learn.losses import entropy as token_entropy
 from marft.learn.losses import token_logprobs
+from marft.models import projection
 from marft.models.base import Base
 from marft.models.pack import Packed, pack
 from marft.models.weights import Backbone, FullWeights, Head, LoraAdapters, Weights
@@ -45,7 +46,6 @@ class Policy:
             FullWeights(base, self.adapters) if tuning == "full" else LoraAdapters(base, lora, self.adapters, seed)
         )
         self.base = self.weights.base
-        self.routed = Routed(self.weights)
 
     def parameters(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         """The adapter's own tensors by name: never another's, whichever adapter is active."""
@@ -93,6 +93,8 @@ class Policy:
         self, head: Head, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, entropy: Entropy
     ) -> tuple[Tensor, Tensor]:
         """Project states [M, H] in chunks; returns log-probabilities and entropies of (where, token) pairs, flat."""
+        if isinstance(head, torch.nn.Linear) and not head.weight.requires_grad and entropy != "gradient":
+            return projection.scores(head, states, where, tokens, temperature, entropy == "value")
         logprobs = torch.zeros(len(tokens), device=states.device)
         spreads = torch.zeros(len(tokens), device=states.device)
 
@@ -141,23 +143,3 @@ class Policy:
             for row, pair in zip(scores.rows, pairs, strict=True):
                 result[row] = pair
         return result
-
-
-class Routed:
-    """Decoding with a different adapter in every row of one batch (inference only)."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-
-    def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
-        """Which rows of a batch can go through one forward pass together: all, or those of one adapter."""
-        if self.weights.mixes:
-            return [list(range(len(adapters)))]
-        return [[row for row, other in enumerate(adapters) if other == adapter] for adapter in dict.fromkeys(adapters)]
-
-    def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
-        """Last hidden states [n, q, H] of a batch whose row i goes through adapter `adapters[i]`: rows of one share."""
-        one = len(set(adapters)) == 1
-        with self.weights.acting_as(adapters[0]) if one else self.weights.mixed(adapters) as backbone:
-            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
-        return states

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,24 +22,35 @@ from torch.nn import Parameter
 
 from marft.config import LoraConfig
 from marft.models.base import Base, quiet
+from marft.models.bundles import Bundle, Stack, find_bundles
+from marft.models.low_rank import Pair, Shape, Switch, insert, with_one
 from marft.types import MarftError
 
 Backbone = Callable[..., Any]  # what transformers' decoder takes -> its output, with `last_hidden_state`
 Head = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., V]
 
+MOST_STACKS = 8  # mixtures of adapters whose factors are kept side by side
 LORA_FILE = "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."  # before the names of a model's layers in an adapter's file
 FULL_FILE = "model.safetensors"
+
+
+class Routes(Protocol):
+    """The decoder for batches whose rows belong to different adapters: a snapshot of the weights, no gradients."""
+
+    def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
+        """Which rows of a batch can go through one forward pass together: all, or those of one adapter."""
+        ...
+
+    def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
+        """Last hidden states [b, q, H] of rows of one share: token i of the flattened batch is `adapters[i]`'s."""
+        ...
 
 
 class Weights(Protocol):
     """The weights of all adapters of one base model. The name None stands for the base as it was loaded."""
 
     base: Base  # what runs: of the base that was given, or a module tree of its own over the same frozen tensors
-
-    @property
-    def mixes(self) -> bool:
-        """Whether rows of different adapters can share a forward pass."""
-        ...
 
     def parameters(self, name: str) -> dict[str, Parameter]:
         """An adapter's own tensors, always float32: never another's, and the same objects for as long as this lives."""
@@ -50,8 +60,8 @@ class Weights(Protocol):
         """The decoder as `name` computes it. A backward pass may follow later, after others have acted."""
         ...
 
-    def mixed(self, names: Sequence[str | None]) -> AbstractContextManager[Backbone]:
-        """The decoder with row i of a batch as `names[i]` computes it, without gradients; only where `mixes`."""
+    def routes(self) -> Routes:
+        """The decoder for batches of many adapters, with the weights as they are now."""
         ...
 
     def head(self, name: str | None) -> Head:
@@ -72,78 +82,50 @@ class Weights(Protocol):
 
 
 class LoraAdapters:
-    """LoRA adapters by name on one frozen base, kept and routed by peft.
+    """LoRA adapters by name on one frozen base.
 
-    peft rewrites the module tree it is given. It gets one of its own over the same frozen tensors, so that other
-    policies on this base, and the base itself, stay as they are.
+    The layers are put into a module tree of its own over the same frozen tensors, so that other policies on this base,
+    and the base itself, stay as they are.
     """
-
-    mixes = True
 
     def __init__(self, base: Base, lora: LoraConfig, names: Sequence[str], seed: int = 0) -> None:
         with quiet():
             from peft import LoraConfig as PeftConfig
-            from peft import get_peft_model
-            from peft.tuners.tuners_utils import BaseTunerLayer
 
         self._plain = base.model
         self.base = replace(base, model=_tree_over(base.model))
-        self.peft: Any = None  # stays None where nobody has an adapter
-        settings = PeftConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets, task_type="CAUSAL_LM")
+        self._switch = Switch()
+        self._settings: Any = None
+        self._shapes: dict[str, Shape] = {}
+        self._bundles: list[Bundle] | None = None  # found when somebody plays
+        self._pairs: dict[str, dict[str, Pair]] = {}
+        wanted = PeftConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets, task_type="CAUSAL_LM")
         with torch.random.fork_rng(devices=[]):
+            if names:
+                self._settings, self._shapes = insert(self.base.model, wanted, self._switch, base.name)
             for name in names:
                 torch.manual_seed(_seed_of(seed, name))
-                try:
-                    if self.peft is None:
-                        self.peft = get_peft_model(self.base.model, settings, adapter_name=name)
-                    else:
-                        self.peft.add_adapter(name, settings)
-                except KeyError:  # torch keeps adapters by name beside its own methods, such as `train` or `type`
-                    raise MarftError(f"team.agents: no adapter can be called '{name}'; choose another name") from None
-                except ValueError as error:
-                    raise MarftError(f"lora.targets: {lora.targets} do not fit {base.name}: {error}") from None
-        if isinstance(self.base.head, BaseTunerLayer):
-            raise MarftError(
-                f"lora.targets: {lora.targets} reach the vocabulary projection of {base.name}, which all adapters "
-                "share; leave it out, or use model.tuning: full"
-            )
-        if self.peft is not None:
-            self.peft.eval()
-        self._parameters = {name: _lora_parameters(self.peft, name) for name in names}
-        for parameters in self._parameters.values():
-            for parameter in parameters.values():
-                parameter.data = parameter.data.float()
+                self._pairs[name] = {place: Pair.fresh(shape) for place, shape in self._shapes.items()}
 
     def parameters(self, name: str) -> dict[str, Parameter]:
-        """The tensors A and B of one adapter."""
-        return self._parameters[name]
+        """The tensors A and B of one adapter, by peft's names."""
+        tensors = {}
+        for place, pair in self._pairs[name].items():
+            tensors[f"{place}.lora_A.weight"] = pair.down
+            tensors[f"{place}.lora_B.weight"] = pair.up
+        return tensors
 
     @contextmanager
     def acting_as(self, name: str | None) -> Iterator[Backbone]:
         """Route the decoder through one adapter, or through none."""
-        if name is None:
-            try:
-                with self.peft.disable_adapter() if self.peft else nullcontext():
-                    yield self.base.backbone
-            finally:
-                self._thaw()
-        else:
-            self.peft.set_adapter(name)
-            self._thaw()
+        with self._switch.computing(None if name is None else with_one(self._pairs[name], self._shapes)):
             yield self.base.backbone
 
-    @contextmanager
-    def mixed(self, names: Sequence[str | None]) -> Iterator[Backbone]:
-        """Route every row of a batch through its own adapter."""
-        routes = ["__base__" if name is None else name for name in names]
-        failure: BaseException | None = None
-        with self.peft.base_model._enable_peft_forward_hooks(adapter_names=routes):
-            try:
-                yield self.base.backbone
-            except BaseException as error:
-                failure = error  # peft takes its hooks off only when nothing is raised inside
-        if failure is not None:
-            raise failure
+    def routes(self) -> Routes:
+        """All rows of a batch in one pass, each through its own adapter."""
+        if self._bundles is None:
+            self._bundles = find_bundles(self.base.backbone, self._switch, self._shapes)
+        return LoraRoutes(self.base, self._switch, self._pairs, self._shapes, self._bundles)
 
     def head(self, name: str | None) -> Head:
         """The base's own projection: no adapter reaches it."""
@@ -153,7 +135,7 @@ class LoraAdapters:
     def save(self, name: str, folder: Path) -> None:
         """Write peft's own two files; nothing else of the base model."""
         with _writing(folder):
-            self.peft.peft_config[name].save_pretrained(folder)
+            self._settings.save_pretrained(folder)
             save_file({key: each.detach() for key, each in self.parameters(name).items()}, folder / LORA_FILE)
 
     def load(self, name: str, folder: Path) -> None:
@@ -162,9 +144,7 @@ class LoraAdapters:
 
     @torch.no_grad()
     def merged(self, name: str) -> Any:
-        """W + B A * alpha / r in every layer. Raises `MarftError` on a quantised base: rounding would eat the sum."""
-        from peft.tuners.lora import LoraLayer
-
+        """W + s B A in every layer. Raises `MarftError` on a quantised base: rounding would eat the sum."""
         if self.base.quantised:
             raise MarftError(
                 f"model.quantise: an adapter cannot be merged into the rounded weights of {self.base.name}; "
@@ -172,17 +152,39 @@ class LoraAdapters:
             )
         model = copy.deepcopy(self._plain)
         model.set_attn_implementation("eager")
-        for place, layer in self.peft.base_model.model.named_modules():
-            if isinstance(layer, LoraLayer):
-                weight = model.get_submodule(place).weight
-                weight.add_(layer.get_delta_weight(name).to(weight.dtype))
+        for place, pair in self._pairs[name].items():
+            weight = model.get_submodule(place.removeprefix(PEFT_PREFIX)).weight
+            weight.add_(pair.delta(self._shapes[place]).to(weight.dtype))
         return model
 
-    def _thaw(self) -> None:
-        """Undo what peft does at every switch: a graph that holds a frozen adapter loses its gradient in silence."""
-        for parameters in self._parameters.values():
-            for parameter in parameters.values():
-                parameter.requires_grad_(True)
+
+class LoraRoutes:
+    """`Routes` over LoRA adapters: one pass for everybody."""
+
+    def __init__(
+        self, base: Base, switch: Switch, pairs: Mapping[str, Mapping[str, Pair]], shapes: Mapping[str, Shape],
+        bundles: Sequence[Bundle],
+    ) -> None:  # fmt: skip
+        self._base, self._switch, self._pairs, self._shapes, self._bundles = base, switch, pairs, shapes, bundles
+        self._stacks: dict[tuple[str, ...], Stack] = {}
+
+    def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
+        """All rows together."""
+        return [list(range(len(adapters)))]
+
+    def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
+        """Last hidden states [b, q, H]: only the adapters that are present cost anything."""
+        present = tuple(sorted({name for name in adapters if name is not None}))
+        with self._switch.computing(self._stack(present).compute(adapters)):
+            states: Tensor = self._base.backbone(**inputs, use_cache=False).last_hidden_state
+        return states
+
+    def _stack(self, names: tuple[str, ...]) -> Stack:
+        if names not in self._stacks:
+            if len(self._stacks) == MOST_STACKS:
+                del self._stacks[next(iter(self._stacks))]
+            self._stacks[names] = Stack(names, self._pairs, self._shapes, self._bundles, self._base.model.dtype)
+        return self._stacks[names]
 
 
 class FullWeights:
@@ -192,8 +194,6 @@ class FullWeights:
     the base cannot change, and a graph keeps the very tensors it was made with. Tensors that the base uses twice, as
     input embedding and as head, are one tensor of the set.
     """
-
-    mixes = False
 
     def __init__(self, base: Base, names: Sequence[str]) -> None:
         if base.quantised:
@@ -223,9 +223,9 @@ class FullWeights:
         backbone, chosen = self.base.backbone, self._chosen(name, self._in_backbone)
         yield lambda **inputs: functional_call(backbone, chosen, kwargs=inputs)
 
-    def mixed(self, names: Sequence[str | None]) -> AbstractContextManager[Backbone]:
-        """Not possible: every adapter has weights of its own in every layer."""
-        raise NotImplementedError("rows of different full adapters take a forward pass each")
+    def routes(self) -> Routes:
+        """A pass per adapter."""
+        return FullRoutes(self)
 
     def head(self, name: str | None) -> Head:
         """The projection of one set, or of the base."""
@@ -256,6 +256,24 @@ class FullWeights:
 
     def _chosen(self, name: str, places: Mapping[str, str]) -> dict[str, Tensor]:
         return {place: self._sets[name][key] for place, key in places.items()}
+
+
+class FullRoutes:
+    """`Routes` over whole sets of weights, which are read where they are: every adapter takes a pass of its own."""
+
+    def __init__(self, weights: FullWeights) -> None:
+        self._weights = weights
+
+    def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
+        """The rows of each adapter."""
+        return [[row for row, other in enumerate(adapters) if other == adapter] for adapter in dict.fromkeys(adapters)]
+
+    def hidden(self, adapters: Sequence[str | None], **inputs: Any) -> Tensor:
+        """Last hidden states [b, q, H] of one adapter's rows."""
+        (adapter,) = set(adapters)
+        with self._weights.acting_as(adapter) as backbone:
+            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+        return states
 
 
 def overwrite(name: str, own: Mapping[str, Parameter], tensors: Mapping[str, Tensor]) -> None:
@@ -301,12 +319,6 @@ def _names_within(model: Any, part: Any) -> dict[str, str]:
     """For every parameter name inside `part` of a model, the name the model has for that tensor."""
     names = {id(each): name for name, each in model.named_parameters()}
     return {place: names[id(each)] for place, each in part.named_parameters(remove_duplicate=False)}
-
-
-def _lora_parameters(peft: Any, adapter: str) -> dict[str, Parameter]:
-    # The name right after lora_A or lora_B and no other: agents may be called "0" or "mlp", as parts of a model are
-    mine = re.compile(rf"(\.lora_\w+)\.{re.escape(adapter)}(?=\.|$)")
-    return {mine.sub(r"\1", name): each for name, each in peft.named_parameters() if mine.search(name)}
 
 
 def _seed_of(seed: int, name: str) -> int:

@@ -91,6 +91,10 @@ class Overheard:
         """Passed on."""
         self._inner.load(version)
 
+    def rest(self) -> None:
+        """Passed on."""
+        self._inner.rest()
+
 
 class Voices:
     """What a person sees: finished messages stay, and in a terminal those being spoken grow underneath."""

@@ -125,9 +125,12 @@ class Game:
 
     def exact(self):
         """Probability of every episode, and the gradient of the expected return per adapter."""
+        # In float64: in float32 its own rounding, where the terms of a gradient cancel, would be as large as the limit
         plain = {name: Plain(each.base.model) for each in self.team.backends for name in each.agents}
+        for each in plain.values():
+            each.model.double()
         leaves = {
-            name: {key: tensor.requires_grad_() for key, tensor in snapshot(each.policy, name).items()}
+            name: {key: tensor.double().requires_grad_() for key, tensor in snapshot(each.policy, name).items()}
             for each in self.team.backends
             for name in each.policy.adapters
         }
@@ -199,4 +202,5 @@ def check(game, stir_critic):
     assert ours.keys() == exact.keys()
     for adapter, gradient in exact.items():
         assert torch.linalg.norm(gradient) > 1e-3
-        assert torch.linalg.norm(ours[adapter] - gradient) <= 1e-5 * torch.linalg.norm(gradient), adapter
+        # 1e-5 of a gradient that is the small rest of large terms is about what float32 can tell (2e-5: two turns)
+        assert torch.linalg.norm(ours[adapter] - gradient) <= 2e-5 * torch.linalg.norm(gradient), adapter

@@ -123,8 +123,9 @@ def test_the_window_is_seen_and_left_as_it_was(world):
     assert base.window == model.config.sliding_window if hasattr(model.config, "sliding_window") else not base.window
     if base.window:
         long, short = pack([ROWS[0]], 100)[0], pack([ROWS[2]], 100)[0]
-        assert "windowed_mask" in long.inputs(base.device, base.model.dtype, base.window)
-        assert "windowed_mask" not in short.inputs(base.device, base.model.dtype, base.window)
+        for packed, cut_off in ((long, True), (short, False)):
+            (block,) = packed.inputs(base.device, base.model.dtype, base.window)["keys_values"].blocks
+            assert (block.windowed is not block.mask) == cut_off
 
 
 @pytest.mark.parametrize(

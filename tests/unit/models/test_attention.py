@@ -36,22 +36,19 @@ def test_without_a_mask_it_is_causal():
     torch.testing.assert_close(attend(module, query, key, value, None)[0], theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_a_cache_gets_the_new_keys_and_decides_what_is_attended_to():
-    query, key, value = (torch.randn(1, 2, 1, 4) for _ in range(3))
-    earlier = torch.randn(1, 2, 1, 4)
+def test_who_keeps_keys_and_values_decides_what_is_attended_to():
+    query, key, value = (torch.randn(1, 2, 3, 4) for _ in range(3))
     told = []
 
     class Store:
-        def update(self, layer, keys, values):
-            told.append(layer)
-            return torch.cat([earlier, keys], 2), torch.cat([earlier, values], 2)
+        def attend(self, layer, *given):
+            told.append((layer, *given))
+            return 2 * query
 
     module = SimpleNamespace(num_key_value_groups=1, training=False, layer_idx=3)
-    ours, _ = attend(module, query, key, value, torch.zeros(1, 1, 1, 2), keys_values=Store())
-    both = torch.cat([earlier, key], 2), torch.cat([earlier, value], 2)
-    theirs, _ = eager_attention_forward(module, query, *both, torch.zeros(1, 1, 1, 2), scaling=0.5)
-    assert told == [3]
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+    ours, _ = attend(module, query, key, value, None, scaling=0.3, keys_values=Store(), sliding_window=7)
+    assert told == [(3, query, key, value, 0.3, 7)]
+    assert torch.equal(ours, 2 * query.transpose(1, 2))
 
 
 def test_a_whole_model_computes_the_same_with_it():

@@ -1,12 +1,17 @@
 """One frozen base, one adapter per agent: only the named adapter takes part, is scored, moves and is saved."""
 
+import copy
+
 import pytest
 import torch
+from peft import LoraConfig as PeftConfig
+from peft import get_peft_model, get_peft_model_state_dict
 from torch import nn
 
 from builders import LORA, Plain, policy_of, same, snapshot, tiny_base
 from marft.config import LoraConfig
 from marft.models import policy as module
+from marft.models.attention import additive
 from marft.models.pack import pack
 from marft.models.policy import Policy
 from marft.models.weights import overwrite
@@ -34,19 +39,22 @@ def gradients(policy, adapter):
 # ---- whose tensors
 
 
-def test_an_adapter_owns_all_and_only_its_lora_tensors(world):
-    policy, _ = world
-    every = {id(each): name for name, each in policy.weights.peft.named_parameters() if "lora_" in name}
+def test_an_adapter_owns_what_peft_would_make_for_it_and_nobody_elses(world):
+    policy, plain = world
+    settings = PeftConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=LORA.targets, task_type="CAUSAL_LM")
+    theirs = get_peft_model_state_dict(get_peft_model(copy.deepcopy(plain.model), settings))
     owners = [id(each) for name in policy.adapters for each in policy.parameters(name).values()]
-    assert sorted(owners) == sorted(every)  # none left out, none twice
+    assert len(set(owners)) == len(owners) == 3 * 2 * 7 * 2  # A and B, of q k v o gate up down, in 2 layers
     for adapter in policy.adapters:
-        assert all(f".{adapter}." in every[id(each)] for each in policy.parameters(adapter).values())
-        assert len(policy.parameters(adapter)) == 2 * 7 * 2  # A and B, of q k v o gate up down, in 2 layers
-        assert set(policy.parameters(adapter)) == set(policy.parameters("one"))
+        mine = policy.parameters(adapter)
+        assert {name: each.shape for name, each in mine.items()} == {name: each.shape for name, each in theirs.items()}
+    model = dict(policy.base.model.named_parameters())
+    assert not set(owners) & {id(each) for each in model.values()}  # the model holds what is frozen, and only that
+    assert not any(each.requires_grad for each in model.values())
 
 
 @pytest.mark.parametrize(
-    "names", [("0", "1"), ("mlp", "self_attn"), ("model", "lora_A"), ("ab", "aab"), ("weight", "B")]
+    "names", [("0", "1"), ("mlp", "self_attn"), ("model", "lora_A"), ("ab", "aab"), ("weight", "B"), ("train", "type")]
 )
 def test_agents_may_be_called_like_parts_of_the_model(names):
     policy = Policy(tiny_base(), LORA, names)
@@ -57,12 +65,6 @@ def test_agents_may_be_called_like_parts_of_the_model(names):
     assert len(set(owners)) == len(owners)
 
 
-@pytest.mark.parametrize("name", ["train", "type", "values"])
-def test_a_name_that_cannot_be_an_adapter_is_refused_in_words(name):
-    with pytest.raises(MarftError, match=f"'{name}'"):
-        Policy(tiny_base(), LORA, [name])
-
-
 def test_targets_that_are_not_there_are_refused_in_words():
     with pytest.raises(MarftError, match=r"lora\.targets"):
         Policy(tiny_base(), LoraConfig(targets=["nothing"]), ["one"])
@@ -71,7 +73,7 @@ def test_targets_that_are_not_there_are_refused_in_words():
 def test_training_one_after_the_other_moves_each_and_nobody_else(world):
     policy, _ = world
     optimisers = {name: torch.optim.AdamW(policy.parameters(name).values(), 1e-2) for name in policy.adapters}
-    frozen = {name: each.clone() for name, each in policy.weights.peft.named_parameters() if "lora_" not in name}
+    frozen = {name: each.clone() for name, each in policy.base.model.named_parameters()}
     start = {name: snapshot(policy, name) for name in policy.adapters}
     for trained in ("one", "two"):
         before = {name: snapshot(policy, name) for name in policy.adapters}
@@ -83,9 +85,7 @@ def test_training_one_after_the_other_moves_each_and_nobody_else(world):
     for name in ("one", "two"):
         after = snapshot(policy, name)
         assert all(not torch.equal(start[name][each], after[each]) for each in after)  # every tensor, not some
-    assert all(
-        torch.equal(frozen[name], each) for name, each in policy.weights.peft.named_parameters() if name in frozen
-    )
+    assert same(frozen, dict(policy.base.model.named_parameters()))
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -111,7 +111,7 @@ def test_two_forward_and_backward_passes_do_not_mix(world, together):
 def test_adapters_are_float32_on_a_bfloat16_base():
     policy = policy_of(tiny_base(dtype=torch.bfloat16), "one", "two")
     assert {each.dtype for name in policy.adapters for each in policy.parameters(name).values()} == {torch.float32}
-    frozen = {each.dtype for name, each in policy.weights.peft.named_parameters() if "lora_" not in name}
+    frozen = {each.dtype for each in policy.base.model.parameters()}
     assert frozen == {torch.bfloat16}
     before = snapshot(policy, "one")
     optimiser = torch.optim.SGD(policy.parameters("one").values(), 1e-5)
@@ -195,27 +195,45 @@ def test_each_row_of_a_batch_goes_through_its_own_adapter(world, names):
     policy, plain = world
     ids = torch.randint(0, 16, (5, 6), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        states = policy.routed.hidden(
-            names, input_ids=ids, attention_mask=torch.zeros(1, 1, 6, 6).masked_fill(~torch.ones(6, 6).bool().tril(),
-                                                                                     float("-inf")))  # fmt: skip
+        states = policy.weights.routes().hidden(
+            [name for name in names for _ in range(6)],
+            input_ids=ids,
+            attention_mask=additive(torch.ones(6, 6).bool().tril()[None, None], torch.float32),
+        )
     for row, name in enumerate(names):
         alone = plain.hidden(ids[row].tolist(), snapshot(policy, name) if name else None)
         torch.testing.assert_close(states[row], alone, atol=1e-5, rtol=1e-5)
 
 
 def test_a_forward_pass_that_fails_leaves_no_routing_behind(world):
-    policy, _ = world
-    layers = [each for each in policy.weights.peft.modules() if hasattr(each, "lora_A")]
+    policy, plain = world
 
     def fail(*_):
         raise RuntimeError("out of memory")
 
-    handle = layers[-1].register_forward_hook(fail)
+    handle = policy.base.backbone.layers[-1].register_forward_hook(fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        policy.routed.hidden(["one", "two"], input_ids=torch.tensor([[8], [9]]))
+        policy.weights.routes().hidden(["one", "two"], input_ids=torch.tensor([[8], [9]]))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loss_of(policy, "one")
     handle.remove()
-    assert not any(each._forward_pre_hooks for each in layers)
-    loss_of(policy, "one")
+    (bare,) = policy.logprobs(ROWS[:1], STARTS[:1], None, 1.0, 100)
+    torch.testing.assert_close(bare, plain.logprobs(ROWS[0][:2], ROWS[0][2:]), atol=1e-5, rtol=1e-5)
+
+
+def test_routes_keep_the_weights_they_were_made_with(world):
+    policy, plain = world
+    routes, before = policy.weights.routes(), snapshot(policy, "one")
+    ids = [8, 9, 10]
+    mask = additive(torch.ones(3, 3).bool().tril()[None, None], torch.float32)
+    with torch.no_grad():
+        for expected in (before, before, None):
+            if expected is None:  # made anew, they are the present ones
+                routes, expected = policy.weights.routes(), snapshot(policy, "one")
+            states = routes.hidden(["one"] * 3, input_ids=torch.tensor([ids]), attention_mask=mask)[0]
+            torch.testing.assert_close(states, plain.hidden(ids, expected), atol=1e-5, rtol=1e-5)
+            for parameter in policy.parameters("one").values():
+                parameter.add_(0.1)
 
 
 # ---- scores
@@ -263,7 +281,8 @@ def test_chunked_projection_changes_neither_values_nor_gradients(world, monkeypa
     (packed,) = pack(rows, 100)
 
     def run():
-        policy.weights.peft.zero_grad()
+        for each in policy.parameters("one").values():
+            each.grad = None
         scores = policy.score(packed, [2, 3, 2, 1], "one", 0.7, "gradient")
         (scores.logprobs.sum() + 0.3 * scores.entropy.sum()).backward()
         return scores, {name: each.clone() for name, each in gradients(policy, "one").items()}

@@ -16,7 +16,7 @@ from marft.models.critic import Critic
 from marft.models.pack import pack
 from marft.models.policy import Policy
 from marft.models.tiny import build_tokenizer
-from marft.models.weights import FullWeights, LoraAdapters, Weights
+from marft.models.weights import Weights
 from marft.types import MarftError
 
 ROWS = [[8, 9, 10, 3], [8, 9, 11, 11, 12, 3], [10, 9]]
@@ -248,6 +248,11 @@ def test_a_merged_model_is_plain_and_leaves_everything_as_it_was(tuning, tied):
     assert all(torch.equal(a, b) for was, now in zip(before, after, strict=True) for a, b in zip(was, now, strict=True))
 
 
+def test_targets_that_are_no_linear_layers_are_refused():
+    with pytest.raises(MarftError, match=r"lora\.targets: .*embed_tokens of tiny is a Embedding; only linear"):
+        Policy(base_with(tied=False), LoraConfig(targets=["q_proj", "embed_tokens"]), ["one"])
+
+
 def test_targets_that_reach_the_head_are_refused():
     with pytest.raises(MarftError, match=r"lora\.targets: .*vocabulary projection of tiny"):
         Policy(base_with(tied=False), LoraConfig(targets=["q_proj", "lm_head"]), ["one"])
@@ -321,6 +326,5 @@ def test_a_policy_may_have_no_adapters_at_all():
 def test_only_lora_rows_share_a_forward_pass():
     names = ["one", None, "two", "one"]
     base = base_with(tied=True)
-    assert policy_with("lora", base, "one", "two").routed.shares(names) == [[0, 1, 2, 3]]
-    assert full_of(base, "one", "two").routed.shares(names) == [[0, 3], [1], [2]]
-    assert (LoraAdapters.mixes, FullWeights.mixes) == (True, False)
+    assert policy_with("lora", base, "one", "two").weights.routes().shares(names) == [[0, 1, 2, 3]]
+    assert full_of(base, "one", "two").weights.routes().shares(names) == [[0, 3], [1], [2]]
