@@ -5,23 +5,21 @@ do. With `--data`, a folder that holds gsm8k_test.jsonl, math500.jsonl and aime2
 are also graded against themselves, the solutions of MATH-500 against their answers, and every distinct answer against
 itself by algebra alone (which equal texts never need). Pairs of a set's different answers are graded too, and every
 one that is graded right is listed, since two problems may have equal answers in different texts.
-`--json FILE` writes the numbers. Grades run as in training: coroutines, one pool, as many at once as it has workers.
+`--json FILE` writes header and numbers. Grades run as in training: coroutines, one pool, as many at once as it has
+workers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import random
 import time
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.side_by_side import Table, machine, publish
 from marft.environments.reply import read_answer
 from marft.environments.rows import file_records
 from marft.grading.bounded import GraderFailed, Pool
@@ -120,44 +118,25 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=500, help="wrong pairs per set")
     given = parser.parse_args()
     pool = Pool(workers=given.workers)
+    publish("grading", machine(), tables(given, pool), given.json)
+    pool.close()
+
+
+def tables(given: argparse.Namespace, pool: Pool) -> Iterator[Table]:
+    """Speed on generated answers and on those of the sets; what each set says of being right."""
     scale = 1 if given.quick else 10
     start = time.perf_counter()
     pool.call(len, "")
-    report: dict[str, Any] = {
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        "math_verify": version("math-verify"),
-        "workers": pool.workers,
-        "first_worker_seconds": time.perf_counter() - start,
-        "without_algebra": asyncio.run(measure(pool, generated(2000 * scale, algebra=False))),
-        "with_algebra": asyncio.run(measure(pool, generated(100 * scale, algebra=True))),
-    }
-    if given.data:
-        report["acceptance"] = asyncio.run(acceptance(pool, given.data, given.wrong))
-    pool.close()
-    show(report)
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
-
-
-def show(report: dict[str, Any]) -> None:
-    """The tables."""
-    print(
-        f"{report['machine']}; Python {report['python']}, math-verify {report['math_verify']}; "
-        f"{report['workers']} workers, the first ready after {report['first_worker_seconds']:.2f} s\n"
-    )
-    columns = ("grades", "right", "failed", "grades_per_s", "p50_ms", "p90_ms", "p99_ms", "max_ms")
-    print("| answers | " + " | ".join(columns) + " |\n|---" + "|---" * len(columns) + "|")
-    rows = [("generated, numbers", report["without_algebra"]), ("generated, algebra", report["with_algebra"])]
-    rows += [(f"{each['set']}, against itself", each["itself"]) for each in report.get("acceptance", [])]
-    for label, row in rows:
-        print(f"| {label} | " + " | ".join(f"{row[column]:.4g}" for column in columns) + " |")
-    for each in report.get("acceptance", []):
-        if "graded_right" in each:
-            print(
-                f"\n{each['set']}: by algebra alone {each['by_algebra_alone']} of {each['distinct']} distinct answers"
-            )
-            print(f"equal themselves; of {each['wrong_pairs']} shuffled pairs, graded right: {each['graded_right']}")
+    ready = time.perf_counter() - start
+    numbers = asyncio.run(measure(pool, generated(2000 * scale, algebra=False)))
+    algebra = asyncio.run(measure(pool, generated(100 * scale, algebra=True)))
+    found = asyncio.run(acceptance(pool, given.data, given.wrong)) if given.data else []
+    rows = [{"answers": "generated, numbers", **numbers}, {"answers": "generated, algebra", **algebra}]
+    rows += [{"answers": f"{each['set']}, against itself", **each["itself"]} for each in found]
+    yield Table("Speed", rows, f"{pool.workers} workers, the first ready after {ready:.2f} s")
+    rows = [{key: value for key, value in each.items() if key != "itself"} for each in found]
+    if rows:
+        yield Table("Right answers against themselves by algebra alone, and shuffled pairs", rows)
 
 
 if __name__ == "__main__":
