@@ -61,12 +61,15 @@ class LockStep:
         self._peft = None
         if merged:
             for agent in agents:
-                adapted = get_peft_model(copy.deepcopy(model), settings)
+                adapted = get_peft_model(copy.deepcopy(model), settings, autocast_adapter_dtype=False)
                 self._merged[agent] = adapted.merge_and_unload()
         else:
-            self._peft = get_peft_model(copy.deepcopy(model), settings, adapter_name=agents[0])
+            # In the base's dtype, which is faster than peft's default of float32 adapters on any base
+            self._peft = get_peft_model(
+                copy.deepcopy(model), settings, adapter_name=agents[0], autocast_adapter_dtype=False
+            )
             for agent in agents[1:]:
-                self._peft.add_adapter(agent, settings)
+                self._peft.add_adapter(agent, settings, autocast_adapter_dtype=False)
         for each in self._merged.values() if merged else [self._peft]:
             each.eval()
             each.generation_config.eos_token_id = None  # `generate` fills in what its own config leaves out

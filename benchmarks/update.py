@@ -109,7 +109,8 @@ class Bare:
         plain.set_attn_implementation("sdpa")
         settings = PeftConfig(r=LORA.r, lora_alpha=LORA.alpha, target_modules=LORA.targets, task_type="CAUSAL_LM")
         with quiet():
-            self.model: Any = get_peft_model(plain, settings, adapter_name="agent")
+            # In the base's dtype, which is faster than peft's default of float32 adapters on any base
+            self.model: Any = get_peft_model(plain, settings, adapter_name="agent", autocast_adapter_dtype=False)
         self.decoder, self.head = plain.get_decoder(), plain.get_output_embeddings()
 
     def replies_only(self, rows: list[list[int]], start: int) -> None:

@@ -88,7 +88,10 @@ class Generator(Protocol):
         ...
 
     def rest(self) -> None:
-        """Nothing is asked for a while: give the memory that only play needs to the learner."""
+        """Nothing is asked for a while: give the memory that only play needs to the learner.
+
+        Raises RuntimeError while replies are being generated.
+        """
         ...
 
 

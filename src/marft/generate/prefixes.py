@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marft.models.attention import additive
-
 Nodes = np.ndarray  # node numbers, int64
 
 
@@ -117,45 +115,3 @@ class Prefixes:
     def state(self, node: int) -> Tensor | None:
         """What `note` was told of a node."""
         return self._states.get(node)
-
-
-@dataclass(frozen=True)
-class Sprout:
-    """The new nodes of one pass: `fresh` [m] attend to `context` [c] (known keys) and to each other.
-
-    `mask` [1, 1, m, c + m], additive; `windowed` the same for layers with a sliding window, None where no path is as
-    long as that.
-    """
-
-    fresh: Nodes
-    context: Nodes
-    mask: Tensor
-    windowed: Tensor | None
-
-
-def sprout(
-    prefixes: Prefixes, claims: Sequence[Claim], fresh: Sequence[int], dtype: torch.dtype, device: torch.device,
-    window: int | None = None,
-) -> Sprout:  # fmt: skip
-    """What the nodes `fresh`, all of them on paths of `claims`, may attend to: their ancestors and themselves."""
-    new = np.array(fresh, dtype=np.int64)
-    paths = list({int(claim.path[-1]): claim.path for claim in claims}.values())
-    everything = np.unique(np.concatenate(paths))
-    context = np.setdiff1d(everything, new, assume_unique=False)
-    column = np.empty(int(everything[-1]) + 1, dtype=np.int64)
-    column[context] = np.arange(len(context))
-    column[new] = len(context) + np.arange(len(new))
-    visible = np.zeros((len(new), len(context) + len(new)), dtype=bool)
-    for path in paths:
-        columns = column[path]
-        places = np.flatnonzero(columns >= len(context))
-        if len(places):
-            rows = columns[places] - len(context)
-            visible[rows[:, None], columns[None, :]] |= np.arange(len(path))[None, :] <= places[:, None]
-    seen = torch.from_numpy(visible).to(device)
-    windowed = None
-    if window is not None and max(len(path) for path in paths) > window:
-        depth = torch.tensor(prefixes.depths([*context.tolist(), *new.tolist()]), device=device)
-        near = depth[len(context) :, None] - depth[None, :] < window
-        windowed = additive((seen & near)[None, None], dtype)
-    return Sprout(new, context, additive(seen[None, None], dtype), windowed)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.generate.prefixes import Nodes, Prefixes, Sprout
+from marft.generate.prefixes import Nodes, Prefixes
 from marft.models.attention import additive
+from marft.models.blocks import Block, Tail, alike, block_of, padded
 
 
 class Slots:
@@ -66,18 +68,29 @@ class Slots:
             mine[:] = grown
 
 
+@dataclass(frozen=True)
+class Sprouts:
+    """New prompt tokens of like size: `block` says who sees whom, `tokens` [rows, queries] where they stand among all
+    new tokens of a pass (-1: padding), `paths` [rows, keys] which nodes of the prefix tree their rows are made of."""
+
+    block: Block
+    tokens: Tensor
+    paths: Tensor
+
+
 class Step:
     """The keys and values of one flat pass: first the newest token of n running replies, then m new prompt tokens.
 
-    The reply in slot `rows[i]` writes at position `at[i]` and attends to its slot up to there; prompt tokens write into
-    the prefix tree and attend as `sprout` says; what comes after them is padding and attends to nothing.
+    The reply in slot `rows[i]` writes at position `at[i]` and attends to its slot up to there. Each of `tails` are the
+    new tokens at the end of a path in the prefix tree, in the order of the pass: all write into the tree first, and
+    attend to their path. What comes after them is padding and attends to nothing.
     """
 
     def __init__(
-        self, slots: Slots, rows: Sequence[int], at: Sequence[int], prefixes: Prefixes, sprout: Sprout | None,
+        self, slots: Slots, rows: Sequence[int], at: Sequence[int], prefixes: Prefixes, tails: Sequence[Tail],
         dtype: torch.dtype, device: torch.device, window: int | None = None,
     ) -> None:  # fmt: skip
-        self._slots, self._prefixes, self._sprout = slots, prefixes, sprout
+        self._slots, self._prefixes = slots, prefixes
         self._count = len(rows)
         self._rows = torch.tensor(rows, dtype=torch.long, device=device)
         # A view of the cache where the rows are its first ones, else a copy of some of it
@@ -89,26 +102,34 @@ class Step:
         self._windowed: Tensor | None = None
         if window is not None and self._longest > window:
             self._windowed = additive((back >= 0) & (back < window), dtype)[:, None, None]
-        if sprout is not None:
-            self._fresh = torch.from_numpy(sprout.fresh).to(device)
-            self._context = torch.from_numpy(sprout.context).to(device)
+        fresh = [path[start:] for start, path in tails]
+        self._fresh = torch.from_numpy(np.concatenate(fresh) if fresh else np.zeros(0, dtype=np.int64)).to(device)
+        first = dict(zip((int(part[0]) for part in fresh), np.cumsum([0, *map(len, fresh)]), strict=False))
+        self._sprouts = []
+        for group in alike(tails):
+            block = block_of(group, device, dtype, window)
+            places = [first[int(path[start])] + np.arange(len(path) - start) for start, path in group]
+            tokens, paths = padded(places, block.queries), padded([path for _, path in group], block.keys)
+            self._sprouts.append(
+                Sprouts(block, torch.from_numpy(tokens).to(device), torch.from_numpy(paths.clip(0)).to(device))
+            )
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
     ) -> Tensor:
         """Attention of one layer: query [1, h, T, d], key and value [1, h_kv, T, d] -> [1, h, T, d], T >= n + m."""
+        replies, prompts = self._count, len(self._fresh)
         parts = []
-        if self._count:
-            here = slice(self._count)
+        if replies:
+            here = slice(replies)
             parts.append(self._replies(layer, query[:, :, here], key[0, :, here], value[0, :, here], scaling, window))
-        if self._sprout is not None:
-            there = slice(self._count, self._count + len(self._sprout.fresh))
-            parts.append(
-                self._prompts(layer, query[:, :, there], key[0, :, there], value[0, :, there], scaling, window)
-            )
-        padding = query.shape[2] - sum(part.shape[2] for part in parts)
+        if prompts:
+            there = slice(replies, replies + prompts)
+            self._prefixes.write(layer, self._fresh, key[0, :, there], value[0, :, there])
+            parts.append(self._prompts(layer, query[0, :, there], scaling, window))
+        padding = query.shape[2] - replies - prompts
         if padding:
-            parts.append(query.new_zeros(1, query.shape[1], padding, query.shape[3]))
+            parts.append(query.new_zeros(1, query.shape[1], padding, value.shape[3]))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def _replies(
@@ -126,17 +147,13 @@ class Step:
         )  # fmt: skip
         return seen.reshape(1, self._count, query.shape[1], -1).transpose(1, 2)
 
-    def _prompts(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
-    ) -> Tensor:
-        assert self._sprout is not None
-        self._prefixes.write(layer, self._fresh, key, value)
-        if len(self._context):
-            key = torch.cat([self._prefixes.keys[layer][:, self._context], key], dim=1)
-            value = torch.cat([self._prefixes.values[layer][:, self._context], value], dim=1)
-        mask = self._sprout.mask if window is None or self._sprout.windowed is None else self._sprout.windowed
-        shared = query.shape[1] // len(key)
-        return scaled_dot_product_attention(
-            query, key[None].repeat_interleave(shared, 1), value[None].repeat_interleave(shared, 1),
-            attn_mask=mask, scale=scaling,
-        )  # fmt: skip
+    def _prompts(self, layer: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
+        """[h, m, d] -> [1, h, m, d of the values]."""
+        keys, values = self._prefixes.keys[layer], self._prefixes.values[layer]
+        found = query.new_empty(query.shape[0], query.shape[1], values.shape[2])
+        for each in self._sprouts:
+            queries, k, v = query[:, each.tokens.clamp(min=0)], keys[:, each.paths], values[:, each.paths]
+            seen = each.block.attend(queries.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), scaling, window)
+            real = each.tokens >= 0
+            found[:, each.tokens[real]] = seen.transpose(0, 1)[:, real]
+        return found[None]

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from marft.generate.base import Reply, Request, Usage, check_fits
-from marft.generate.prefixes import Claim, Prefixes, sprout
+from marft.generate.prefixes import Claim, Prefixes
 from marft.generate.sampling import choose, uniform
 from marft.generate.slots import Slots, Step
+from marft.models.blocks import Tail
 from marft.models.policy import Policy
 from marft.models.weights import Routes
 
@@ -65,7 +66,7 @@ class Admitted:
 
 
 class TorchEngine:
-    """A `Generator` on the learner's own weights: adapters are seen as they are when the engine starts to work.
+    """A `Generator` on the learner's own weights, as they are when the engine starts to work after being idle.
 
     At most `slots` replies grow at once; about `prefix_tokens` prompt and reply tokens are remembered.
     """
@@ -79,6 +80,7 @@ class TorchEngine:
         self._running: list[Running] = []
         self._slots = Slots(slots)
         self._prefixes = Prefixes(prefix_tokens)
+        self._routes: Routes | None = None  # made for the weights as they are, when the engine starts to work
         self._driver: asyncio.Task[None] | None = None
 
     @property
@@ -100,13 +102,14 @@ class TorchEngine:
         self._forget()
 
     def rest(self) -> None:
-        """Free all keys and values that no running reply needs."""
+        """Free all keys and values."""
         self._drop_cancelled()
-        if not self._running and not self._waiting:
-            self._forget()
+        if self._running or self._waiting:
+            raise RuntimeError("the engine cannot rest while replies are being generated")
+        self._forget()
 
     def _forget(self) -> None:
-        self._slots, self._prefixes = Slots(self._limit), Prefixes(self._remembered)
+        self._slots, self._prefixes, self._routes = Slots(self._limit), Prefixes(self._remembered), None
 
     async def generate(self, request: Request) -> Reply:
         """Queue a request and wait for its reply. Raises `MarftError` when it cannot fit the context."""
@@ -119,12 +122,14 @@ class TorchEngine:
 
     async def _drive(self) -> None:
         try:
-            routes = self.policy.weights.routes()
+            self._routes = None
             while self._waiting or self._running:
                 await self._settle()
                 started = time.perf_counter()
                 self._drop_cancelled()
-                self._step(routes)
+                if self._routes is None:  # also after a `load` while nobody was left
+                    self._routes = self.policy.weights.routes()
+                self._step(self._routes)
                 self._usage = replace(self._usage, seconds=self._usage.seconds + time.perf_counter() - started)
         except BaseException as error:
             # Whoever waits for a reply must hear of it: a silent engine would hang every episode
@@ -184,12 +189,9 @@ class TorchEngine:
         count = len(self._running)
         rows = [row for row in share if row < count]
         newcomers = [admitted[row - count] for row in share[len(rows) :]]
-        owners = {node: each.running.request.adapter for each in newcomers for node in each.claim.fresh}
-        for each in newcomers:
-            if each.end not in owners and self._prefixes.state(each.end) is None:
-                owners[each.end] = each.running.request.adapter  # so far it stood inside other prompts only
-        fresh = list(owners)
-        states = self._pass(routes, rows, newcomers, owners) if rows or fresh else None
+        tails, adapters = self._tails(newcomers)
+        fresh = [node for start, path in tails for node in path[start:].tolist()]
+        states = self._pass(routes, rows, tails, adapters) if rows or fresh else None
         ends = {each.end for each in newcomers}
         for place, node in enumerate(fresh, start=len(rows)):
             if node in ends and states is not None:
@@ -205,27 +207,37 @@ class TorchEngine:
         adapter = (self._running[rows[0]] if rows else newcomers[0].running).request.adapter
         return self.policy.head(adapter)(torch.cat(parts))
 
-    def _pass(
-        self, routes: Routes, rows: list[int], newcomers: list[Admitted], owners: dict[int, str | None]
-    ) -> Tensor:
-        """Last hidden states [n + m, H]: of the newest token of the running `rows`, then of the new nodes `owners`."""
-        base, prefixes, fresh = self.policy.base, self._prefixes, list(owners)
+    def _tails(self, newcomers: list[Admitted]) -> tuple[list[Tail], list[str | None]]:
+        """What must be computed of each prompt, and the adapter of every such token."""
+        tails: list[Tail] = []
+        adapters: list[str | None] = []
+        computed: set[int] = set()
+        for each in newcomers:
+            path, count = each.claim.path, len(each.claim.fresh)  # what is fresh is the path's end
+            if not count and each.end not in computed and self._prefixes.state(each.end) is None:
+                count = 1  # so far it stood inside other prompts: its keys are known, and nobody kept its state
+            if count:
+                tails.append((len(path) - count, path))
+                adapters += [each.running.request.adapter] * count
+                computed.update(path[-count:].tolist())
+        return tails, adapters
+
+    def _pass(self, routes: Routes, rows: list[int], tails: list[Tail], adapters: list[str | None]) -> Tensor:
+        """Last hidden states [n + m, H]: of the newest token of the running `rows`, then of the tokens of `tails`."""
+        base, prefixes = self.policy.base, self._prefixes
         dtype, device = base.model.dtype, base.device
         running = [self._running[row] for row in rows]
         at = [each.length - 1 for each in running]
-        claims = [each.claim for each in newcomers]
-        new = sprout(prefixes, claims, fresh, dtype, device, base.window) if fresh else None
-        adapters = [*(each.request.adapter for each in running), *owners.values()]
-        padding = rounded(len(adapters)) - len(adapters) if device.type == "cpu" else 0
-        blank = [0] * padding
+        fresh = [node for start, path in tails for node in path[start:].tolist()]
+        owners = [*(each.request.adapter for each in running), *adapters]
+        padding = rounded(len(owners)) - len(owners) if device.type == "cpu" else 0
+        tokens = [*(each.tokens[-1] for each in running), *prefixes.tokens(fresh), *[0] * padding]
         states = routes.hidden(
-            adapters + [adapters[0]] * padding,
-            input_ids=torch.tensor(
-                [[each.tokens[-1] for each in running] + prefixes.tokens(fresh) + blank], device=device
-            ),
-            position_ids=torch.tensor([at + prefixes.depths(fresh) + blank], device=device),
+            owners + [owners[0]] * padding,
+            input_ids=torch.tensor([tokens], device=device),
+            position_ids=torch.tensor([at + prefixes.depths(fresh) + [0] * padding], device=device),
             attention_mask=torch.zeros(1, 1, 1, 1, dtype=dtype, device=device),  # `Step` knows who sees whom
-            keys_values=Step(self._slots, rows, at, prefixes, new, dtype, device, base.window),
+            keys_values=Step(self._slots, rows, at, prefixes, tails, dtype, device, base.window),
         )
         return states[0]
 
@@ -236,7 +248,7 @@ class TorchEngine:
         first = len(self._running)
         self._running += [each.running for each in admitted]
         self._waiting = self._waiting[len(admitted) :]  # only now: until they run, an error finds them in the queue
-        room = max(each.length + each.request.sampling.max_tokens for each in self._running)
+        room = max(len(each.request.prompt_ids) + each.request.sampling.max_tokens for each in self._running)
         self._slots.fill(self._prefixes, [each.claim.path for each in admitted], first, room)
 
     def _draw(self, members: list[Running], logits: Tensor) -> None:
@@ -247,8 +259,11 @@ class TorchEngine:
         for each, token, logprob in zip(members, tokens, logprobs, strict=True):
             each.tokens.append(token)
             each.logprobs.append(logprob)
-            if each.request.on_token:
-                each.request.on_token(token)
+            if each.request.on_token and not each.future.done():
+                try:
+                    each.request.on_token(token)
+                except Exception as error:  # the listener's own: it ends this request, and nobody else's
+                    each.future.set_exception(error)
         self._usage = replace(self._usage, sampled_tokens=self._usage.sampled_tokens + len(members))
 
     def _finish(self) -> None:

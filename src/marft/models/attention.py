@@ -1,8 +1,7 @@
-"""Attention over packed rows (learning, prefill) and over a slot cache (decoding), plugged into transformers.
+"""Attention plugged into transformers, so that packs and caches need none of a model's own code.
 
-transformers hands every keyword it does not know down to the attention function, which is how the cache and the
-mask of sliding-window layers arrive here without touching a model's own code:
-`backbone(..., keys_values=store, windowed_mask=mask)`.
+transformers hands every keyword it does not know down to the attention function: `backbone(..., keys_values=store)`
+gives all of attention to a store that knows who sees whom, the blocks of a pack (learning) or a step of the engine.
 """
 
 from __future__ import annotations
@@ -40,27 +39,21 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention: query [b, h, q, d], key/value [b, h_kv, k, d], masks [b or 1, 1, q, k].
 
+    With `keys_values` the store attends. Without, masks say who sees whom: slow, and what stores are tested against.
     A layer that says it has a `sliding_window` goes by `windowed_mask`, where one is given: only the caller knows the
-    positions of packed or cached tokens. Without one, nothing lies outside the window.
-
-    A single query per row (decoding) folds the query heads that share a key head into the query axis, so that the
-    cache is never repeated; with more queries the keys are repeated, which is cheap there.
+    positions of packed tokens. Without one, nothing lies outside the window.
     """
     if keys_values is not None:
         seen = keys_values.attend(module.layer_idx, query, key, value, scaling, sliding_window)
         return seen.transpose(1, 2).contiguous(), None
     if sliding_window is not None and windowed_mask is not None:
         attention_mask = windowed_mask
-    batch, heads, queries, size = query.shape
-    shared = heads // key.shape[1]
-    if queries == 1:
-        query = query.view(batch, key.shape[1], shared, size)
-    elif shared > 1:
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
         key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
-    seen = scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, scale=scaling, is_causal=attention_mask is None and queries > 1
-    )
-    return seen.reshape(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
+    causal = attention_mask is None and query.shape[2] > 1
+    seen = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, is_causal=causal)
+    return seen.transpose(1, 2).contiguous(), None
 
 
 def use(model: Any) -> None:

@@ -77,8 +77,6 @@ class BuiltIn:
 def load_base(config: ModelConfig, device: str = "auto") -> Base:
     """Load the base model a config names. Raises `MarftError` when it cannot be found or does not fit `marft`."""
     place = resolve_device(device)
-    if place.type == "cpu":
-        keep_freed_memory()
     with quiet():
         model, tokenizer = _load(config, place)
     model.eval().requires_grad_(False)
@@ -87,6 +85,8 @@ def load_base(config: ModelConfig, device: str = "auto") -> Base:
     _check_fits(config.name, model)
     if not is_quantised(model):  # or the weights are on their device and have their dtype already
         model = _moved(model, place, _resolve_dtype(config.dtype, place))
+    if place.type == "cpu":
+        keep_freed_memory()  # only now: what loading leaves behind would stay as well
     limit = int(getattr(model.config, "max_position_embeddings", 0)) or 2**31
     if config.context and config.context > limit:
         raise MarftError(f"model.context: {config.context} is longer than the {limit} tokens {config.name} can read")

@@ -19,6 +19,7 @@ from torch.nn.functional import embedding_bag, scaled_dot_product_attention
 from marft.models.attention import additive
 
 ALIKE = 0.6  # a row joins a block when its share of useful products would be at least this
+Tail = tuple[int, np.ndarray]  # of a row: the place of its first new token, and its path up to the last
 SHORT = 65_536  # products per head and row below which a CPU's bfloat16 kernel loses to the float32 one
 
 
@@ -97,6 +98,15 @@ class Block:
     windowed: Tensor | None
     dtype: torch.dtype
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
+        """Query [rows, h, queries, d], key and value [rows, h_kv, keys, d or its own] -> [rows, h, queries, ...]."""
+        mask = self.mask if window is None else self.windowed
+        q, k, v = (each.to(self.dtype) for each in (query, key, value))
+        seen = scaled_dot_product_attention(
+            q, k, v, mask, scale=scaling, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        return seen.to(query.dtype)
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -113,19 +123,16 @@ class Blocks:
         queries = torch.split(self.queries.take(_flat(query)), [each.rows * each.queries for each in self.blocks])
         sizes = [each.rows * each.keys for each in self.blocks]
         keys, values = (torch.split(self.keys.take(_flat(each)), sizes) for each in (key, value))
-        heads, size = query.shape[1], query.shape[3]
+        heads, widths = query.shape[1], (query.shape[3], key.shape[3], value.shape[3])
         seen = []
         for block, *parts in zip(self.blocks, queries, keys, values, strict=True):
             lengths = (block.queries, block.keys, block.keys)
             q, k, v = (
-                part.view(block.rows, length, -1, size).transpose(1, 2).to(block.dtype)
-                for part, length in zip(parts, lengths, strict=True)
+                part.view(block.rows, length, -1, size).transpose(1, 2)
+                for part, length, size in zip(parts, lengths, widths, strict=True)
             )
-            mask = block.mask if window is None else block.windowed
-            out = scaled_dot_product_attention(
-                q, k, v, mask, scale=scaling, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1]
-            )
-            seen.append(out.transpose(1, 2).reshape(block.rows * block.queries, -1).to(query.dtype))
+            out = block.attend(q, k, v, scaling, window)
+            seen.append(out.transpose(1, 2).reshape(block.rows * block.queries, -1))
         flat = self.queries.bring_back(seen[0] if len(seen) == 1 else torch.cat(seen))
         return flat.view(1, -1, heads, value.shape[3]).transpose(1, 2)
 
@@ -138,19 +145,12 @@ def cut(paths: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype, w
         if start < len(path):
             news.append((start, path))
             known = int(path[-1]) + 1
-    news.sort(key=lambda new: (len(new[1]) - new[0], len(new[1])), reverse=True)
-    groups: list[list[tuple[int, np.ndarray]]] = []
-    for new in news:
-        if groups and _area([new]) >= ALIKE * _area([*groups[-1][:1], new]):
-            groups[-1].append(new)
-        else:
-            groups.append([new])
     queries, keys, blocks = [], [], []
-    for group in groups:
-        most, longest = max(len(path) - start for start, path in group), max(len(path) for _, path in group)
-        queries.append(_padded([path[start:] for start, path in group], most))
-        keys.append(_padded([path for _, path in group], longest))
-        blocks.append(_block([start for start, _ in group], most, longest, device, dtype, window))
+    for group in alike(news):
+        block = block_of(group, device, dtype, window)
+        queries.append(padded([path[start:] for start, path in group], block.queries).ravel())
+        keys.append(padded([path for _, path in group], block.keys).ravel())
+        blocks.append(block)
     return Blocks(
         tuple(blocks),
         Gather.of(np.concatenate(queries), known, device),
@@ -158,13 +158,29 @@ def cut(paths: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype, w
     )
 
 
-def _block(
-    starts: Sequence[int], queries: int, keys: int, device: torch.device, dtype: torch.dtype, window: int | None
-) -> Block:
+def alike(news: Sequence[Tail]) -> list[list[Tail]]:
+    """The rows in groups of like size, so that padding one to the other's costs little."""
+    groups: list[list[Tail]] = []
+    smallest = 0
+    for new in sorted(news, key=lambda new: (len(new[1]) - new[0], len(new[1])), reverse=True):
+        if groups and min(smallest, _area([new])) >= ALIKE * _area([*groups[-1], new]):
+            groups[-1].append(new)
+            smallest = min(smallest, _area([new]))
+        else:
+            groups.append([new])
+            smallest = _area([new])
+    return groups
+
+
+def block_of(group: Sequence[Tail], device: torch.device, dtype: torch.dtype, window: int | None) -> Block:
+    """Who sees whom in a group of rows that are padded to the longest of them."""
+    starts = [start for start, _ in group]
+    queries, keys = max(len(path) - start for start, path in group), max(len(path) for _, path in group)
     if device.type == "cpu" and queries * keys <= SHORT:
         dtype = torch.promote_types(dtype, torch.float32)
     begins = torch.tensor(starts[:1] if len(set(starts)) == 1 else starts, device=device)
-    depth = begins[:, None] + torch.arange(queries, device=device)
+    # Padding sees what the last token sees: a query that sees nothing would be no number
+    depth = (begins[:, None] + torch.arange(queries, device=device)).clamp(max=keys - 1)
     back = depth[:, None, :, None] - torch.arange(keys, device=device)
     mask = additive(back >= 0, dtype) if any(starts) else None
     near = mask
@@ -177,12 +193,13 @@ def _flat(states: Tensor) -> Tensor:
     return states[0].transpose(0, 1).reshape(states.shape[2], -1)
 
 
-def _area(group: Sequence[tuple[int, np.ndarray]]) -> int:
+def _area(group: Sequence[Tail]) -> int:
     return max(len(path) - start for start, path in group) * max(len(path) for _, path in group)
 
 
-def _padded(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
+def padded(rows: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """Rows of numbers as one table [n, length], -1 after each row's end."""
     table = np.full((len(rows), length), -1, dtype=np.int64)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
-    return table.ravel()
+    return table

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from marft.models.low_rank import Compute, LowRankLayer, Pair, Shape, Switch
+from marft.types import MarftError
 
 Product = Callable[[Tensor], Tensor]  # [n, in] -> [n, out of all layers of a bundle]
 
@@ -141,10 +142,16 @@ class Stack:
     def compute(self, adapters: Sequence[str | None]) -> Compute:
         """How layers compute when flat row i of every input belongs to `adapters[i]` (None: to the bare base)."""
         gate = self._gate(adapters)
+        count = len(adapters)
         held: tuple[Tensor, dict[str, Tensor]] | None = None
 
         def compute(layer: LowRankLayer, inputs: Tensor) -> Tensor:
             nonlocal held
+            if layer.place not in self._bundles or inputs[..., 0].numel() != count:
+                raise MarftError(
+                    f"lora.targets: not every token passes {layer.place}, as in a mixture of experts; rows of several "
+                    "adapters cannot be played together there, so leave such layers out"
+                )
             if held is None or held[0] is not inputs or layer.place not in held[1]:
                 held = inputs, self._outputs(self._bundles[layer.place], inputs, gate)
             return held[1][layer.place]

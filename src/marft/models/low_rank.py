@@ -20,6 +20,8 @@ from torch.nn import Parameter
 
 from marft.types import MarftError
 
+PEFT_PREFIX = "base_model.model."  # before the names of a model's layers in an adapter's file
+
 
 class Switch:
     """How all low-rank layers of one policy compute at present: at first as the base model's own."""
@@ -124,10 +126,13 @@ def insert(model: Any, settings: Any, switch: Switch, name: str) -> tuple[Any, d
     ((adapter, resolved),) = wrapped.peft_config.items()
     shapes = {}
     for place, layer in [(place, each) for place, each in wrapped.named_modules() if isinstance(each, LoraLayer)]:
-        if adapter not in layer.lora_A or layer.lora_A[adapter].weight.ndim != 2:
-            kind = type(layer.get_base_layer()).__name__
-            raise MarftError(f"lora.targets: {place} of {name} is a {kind}; only linear layers can be adapted")
         base_layer = layer.get_base_layer()
+        if adapter not in layer.lora_A or not isinstance(getattr(base_layer, "weight", None), Tensor):
+            kind = type(base_layer).__name__
+            raise MarftError(
+                f"lora.targets: {place.removeprefix(PEFT_PREFIX)} of {name} is a {kind}; only linear layers can be "
+                "adapted, so name those, such as [q_proj, v_proj]"
+            )
         shapes[place] = Shape(
             layer.in_features, layer.out_features, layer.r[adapter], layer.scaling[adapter], base_layer.weight.device,
             bool(getattr(layer, "fan_in_fan_out", False)),

@@ -93,7 +93,7 @@ class Policy:
         self, head: Head, states: Tensor, where: Tensor, tokens: Tensor, temperature: float, entropy: Entropy
     ) -> tuple[Tensor, Tensor]:
         """Project states [M, H] in chunks; returns log-probabilities and entropies of (where, token) pairs, flat."""
-        if isinstance(head, torch.nn.Linear) and not head.weight.requires_grad and entropy != "gradient":
+        if type(head) is torch.nn.Linear and not head.weight.requires_grad and entropy != "gradient":
             return projection.scores(head, states, where, tokens, temperature, entropy == "value")
         logprobs = torch.zeros(len(tokens), device=states.device)
         spreads = torch.zeros(len(tokens), device=states.device)

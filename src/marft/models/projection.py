@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 CHUNK = 128  # positions at a time: chunk x vocabulary floats of memory, few enough to be allocated fast
 
@@ -44,11 +45,11 @@ class _Scores(torch.autograd.Function):
             mine = ((where >= start) & (where < start + CHUNK)).nonzero().squeeze(-1)
             found[mine] = logs[where[mine] - start, tokens[mine]]
             if entropy:
-                spread[part] = -logs.exp().mul_(logs).sum(-1)
+                spread[part] = torch.special.entr(logs.exp()).sum(-1)
             if learning:
                 chances = logs.exp_()
                 # In full precision, before rounding: of a probability near 1 only the rest counts
-                chances[torch.arange(len(chances)), first[part]] -= 1.0
+                chances[torch.arange(len(chances), device=chances.device), first[part]] -= 1.0
                 away[part] = chances.to(states.dtype) @ head.weight
         if learning:
             ctx.save_for_backward(away, where, tokens, first, head.weight)
@@ -58,6 +59,7 @@ class _Scores(torch.autograd.Function):
         return found, entropies
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         away, where, tokens, first, weight = ctx.saved_tensors
         gradient = gradient / ctx.temperature

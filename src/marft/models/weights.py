@@ -23,7 +23,7 @@ from torch.nn import Parameter
 from marft.config import LoraConfig
 from marft.models.base import Base, quiet
 from marft.models.bundles import Bundle, Stack, find_bundles
-from marft.models.low_rank import Pair, Shape, Switch, insert, with_one
+from marft.models.low_rank import PEFT_PREFIX, Pair, Shape, Switch, insert, with_one
 from marft.types import MarftError
 
 Backbone = Callable[..., Any]  # what transformers' decoder takes -> its output, with `last_hidden_state`
@@ -31,12 +31,14 @@ Head = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., V]
 
 MOST_STACKS = 8  # mixtures of adapters whose factors are kept side by side
 LORA_FILE = "adapter_model.safetensors"
-PEFT_PREFIX = "base_model.model."  # before the names of a model's layers in an adapter's file
 FULL_FILE = "model.safetensors"
 
 
 class Routes(Protocol):
-    """The decoder for batches whose rows belong to different adapters: a snapshot of the weights, no gradients."""
+    """The decoder for batches whose rows belong to different adapters, without gradients.
+
+    It holds while weights stay as they are; when they have changed, a new one must be made.
+    """
 
     def shares(self, adapters: Sequence[str | None]) -> list[list[int]]:
         """Which rows of a batch can go through one forward pass together: all, or those of one adapter."""
@@ -180,11 +182,13 @@ class LoraRoutes:
         return states
 
     def _stack(self, names: tuple[str, ...]) -> Stack:
-        if names not in self._stacks:
-            if len(self._stacks) == MOST_STACKS:
-                del self._stacks[next(iter(self._stacks))]
-            self._stacks[names] = Stack(names, self._pairs, self._shapes, self._bundles, self._base.model.dtype)
-        return self._stacks[names]
+        stack = self._stacks.pop(names, None) or Stack(
+            names, self._pairs, self._shapes, self._bundles, self._base.model.dtype
+        )
+        self._stacks[names] = stack  # the latest comes last, and the first is the one that was not used for longest
+        if len(self._stacks) > MOST_STACKS:
+            del self._stacks[next(iter(self._stacks))]
+        return stack
 
 
 class FullWeights:

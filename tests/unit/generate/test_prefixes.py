@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from marft.generate.prefixes import Prefixes, sprout
+from marft.generate.prefixes import Prefixes
 
 
 def keys_of(nodes, token=1.0):
@@ -42,37 +42,6 @@ def test_keys_are_found_where_they_were_written():
     for claim in claims:
         assert prefixes.keys[0][0, torch.from_numpy(claim.path), 0].tolist() == claim.path.tolist()
         assert prefixes.values[0][1, torch.from_numpy(claim.path), 2].tolist() == (-claim.path).tolist()
-
-
-def test_a_new_node_sees_its_ancestors_and_itself():
-    prefixes, _ = grown()
-    claims = [prefixes.claim("one", [5, 6, 1, 2]), prefixes.claim("one", [5, 6, 1, 3]), prefixes.claim("two", [4])]
-    fresh = [node for claim in claims for node in claim.fresh]  # 8 and 9, 10, 11
-    found = sprout(prefixes, claims, fresh, torch.float32, torch.device("cpu"))
-    everything = [*found.context.tolist(), *found.fresh.tolist()]
-    seen = [
-        {node for node, mask in zip(everything, row.tolist(), strict=True) if mask == 0} for row in found.mask[0, 0]
-    ]
-    assert found.context.tolist() == [0, 1]
-    assert seen == [{0, 1, 8}, {0, 1, 8, 9}, {0, 1, 8, 10}, {11}]
-    assert found.windowed is None
-
-
-def test_the_window_counts_positions():
-    prefixes = Prefixes(100)
-    claim = prefixes.claim(None, [1, 2, 3, 4])
-    found = sprout(prefixes, [claim], claim.fresh, torch.float32, torch.device("cpu"), window=2)
-    assert (found.windowed[0, 0] == 0).tolist() == [
-        [True, False, False, False], [True, True, False, False], [False, True, True, False], [False, False, True, True],
-    ]  # fmt: skip
-
-
-def test_an_old_node_that_is_computed_again_is_seen_by_what_stands_below_it():
-    prefixes, _ = grown()
-    claims = [prefixes.claim("one", [5, 6]), prefixes.claim("one", [5, 6, 7, 1])]
-    found = sprout(prefixes, claims, [1, 8], torch.float32, torch.device("cpu"))
-    assert found.context.tolist() == [0, 2]
-    assert (found.mask[0, 0] == 0).tolist() == [[True, False, True, False], [True, True, True, True]]
 
 
 def test_what_was_used_last_is_kept():

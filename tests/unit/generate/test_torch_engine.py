@@ -221,6 +221,64 @@ def test_a_cancelled_request_frees_its_slot_and_the_others_go_on(world):
     assert engine.usage.sampled_tokens < 60  # the cancelled one was not played to its end
 
 
+@pytest.mark.parametrize("turns", range(5))
+def test_weights_that_change_after_everybody_was_cancelled_are_seen(turns):
+    policy = policy_of(tiny_base(), "one")
+    engine = TorchEngine(policy, 4)
+    asked = request([8, 9, 10], "one", seed=3, max_tokens=6)
+
+    async def play():
+        doomed = asyncio.create_task(engine.generate(asked))
+        while not engine.usage.sampled_tokens:
+            await asyncio.sleep(0)
+        doomed.cancel()
+        stirred(policy, seed=9, size=0.5)
+        await asyncio.sleep(0)
+        engine.load(1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await engine.generate(asked)
+
+    reply = asyncio.run(play())
+    (learners,) = policy.logprobs([[8, 9, 10, *reply.token_ids]], [3], "one", 1.0, 100)
+    torch.testing.assert_close(torch.tensor(reply.logprobs), learners, atol=1e-5, rtol=1e-5)
+
+
+def test_a_listener_that_fails_ends_its_own_request_alone(world):
+    policy, _ = world
+
+    def fail(token):
+        raise ValueError("deaf")
+
+    engine = TorchEngine(policy, 4)
+    others = mixed(6)
+
+    async def play():
+        broken = engine.generate(replace(request([8, 9], "one", max_tokens=9), on_token=fail))
+        return await asyncio.gather(broken, *map(engine.generate, others), return_exceptions=True)
+
+    failed, *replies = asyncio.run(play())
+    assert isinstance(failed, ValueError)
+    assert [each.token_ids for each in replies] == [ask(TorchEngine(policy), [each])[0].token_ids for each in others]
+
+
+def test_the_cache_has_room_for_the_longest_reply_and_no_more(world):
+    policy, _ = world
+    engine = TorchEngine(policy, 2)
+    long = request([8] * 10, "one", seed=endless(policy), max_tokens=60, temperature=0.05)
+
+    async def play():
+        first = asyncio.create_task(engine.generate(long))
+        while engine.usage.sampled_tokens < 40:
+            await asyncio.sleep(0)
+        await engine.generate(request([9], max_tokens=1))
+        room = engine._slots.keys[0].shape[2]
+        await first
+        return room
+
+    assert asyncio.run(play()) == 128  # 70, rounded up to a multiple of 64
+
+
 def fail_at(policy, call):
     """The model breaks at its n-th forward pass from now, once."""
     layer = policy.base.backbone.layers[-1]

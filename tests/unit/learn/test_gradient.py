@@ -190,10 +190,12 @@ def test_agents_that_share_an_adapter_share_its_gradient(level):
 @pytest.mark.parametrize("level", ["action", "token"])
 @pytest.mark.parametrize("kind", ["chain", "two turns"])
 def test_agents_on_different_models_learn_from_one_chain(kind, level, tuning):
-    check(Game(kind, level, ("ann", "bob"), True, mixed=True, tuning=tuning), True)
+    # Over two turns bob's gradient is the small rest of large terms: 1e-5 of it is about what float32 can tell
+    limit = 2e-5 if kind == "two turns" else 1e-5
+    check(Game(kind, level, ("ann", "bob"), True, mixed=True, tuning=tuning), True, limit)
 
 
-def check(game, stir_critic):
+def check(game, stir_critic, limit=1e-5):
     chances, exact = game.exact()
     assert float(chances.sum()) == pytest.approx(1, abs=1e-5)  # the list is complete
     assert len({len(each.token_ids) for episode in game.episodes for each in episode.actions}) > 1
@@ -202,5 +204,4 @@ def check(game, stir_critic):
     assert ours.keys() == exact.keys()
     for adapter, gradient in exact.items():
         assert torch.linalg.norm(gradient) > 1e-3
-        # 1e-5 of a gradient that is the small rest of large terms is about what float32 can tell (2e-5: two turns)
-        assert torch.linalg.norm(ours[adapter] - gradient) <= 2e-5 * torch.linalg.norm(gradient), adapter
+        assert torch.linalg.norm(ours[adapter] - gradient) <= limit * torch.linalg.norm(gradient), adapter

@@ -8,6 +8,8 @@ from torch.func import functional_call
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -47,6 +49,18 @@ FAMILIES = {
     ),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=16)),
     "mistral": (MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=5)),
+    "deepseek3": (  # keys and values differ in size
+        DeepseekV3ForCausalLM,
+        DeepseekV3Config(
+            **SHAPE | {"num_key_value_heads": 4},
+            q_lora_rank=16,
+            kv_lora_rank=16,
+            qk_nope_head_dim=8,
+            qk_rope_head_dim=4,
+            v_head_dim=8,
+            first_k_dense_replace=3,
+        ),
+    ),
     "gemma3": (
         Gemma3ForCausalLM,
         Gemma3TextConfig(**SHAPE, head_dim=16, query_pre_attn_scalar=20, sliding_window=5, layer_types=MIXED),

@@ -30,13 +30,14 @@ def random_rows(seed):
     return [random.integers(0, 2, size=random.integers(1, 30)).tolist() for _ in range(25)]
 
 
-def both(rows, heads=(4, 2), window=None, dtype=torch.float32, size=8):
+def both(rows, heads=(4, 2), window=None, dtype=torch.float32, size=8, values=8):
     """Output and gradients of queries, keys and values: by blocks, and by one mask; and the pack."""
     (packed,) = pack(rows, 10_000)
     count = len(packed.tokens)
     torch.manual_seed(count)
-    states = [torch.randn(1, count, n, size).to(dtype).transpose(1, 2) for n in (heads[0], heads[1], heads[1])]
-    weight = torch.randn(1, count, heads[0], size).to(dtype)
+    shapes = ((heads[0], size), (heads[1], size), (heads[1], values))
+    states = [torch.randn(1, count, *shape).to(dtype).transpose(1, 2) for shape in shapes]
+    weight = torch.randn(1, count, heads[0], values).to(dtype)
     device = torch.device("cpu")
     found = []
     for inputs in (packed.inputs(device, dtype, window), packed.dense_inputs(device, dtype, window)):
@@ -57,6 +58,21 @@ def test_blocks_equal_one_mask(kind, heads, window):
     ours, dense, _ = both(SHAPES[kind], heads, window)
     for mine, theirs in zip(ours, dense, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_values_may_have_a_size_of_their_own():
+    ours, dense, _ = both(SHAPES["shared"], size=8, values=12)
+    for mine, theirs in zip(ours, dense, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_beyond_a_window_sees_something():
+    rows = [[1] * 80, [1] * 50 + [2] * 20, [1] * 80 + [3] * 15]
+    ours, dense, packed = both(rows, window=4)
+    for mine, theirs in zip(ours, dense, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    for block in cut(packed.paths, torch.device("cpu"), torch.float32, 4).blocks:
+        assert block.windowed is None or (block.windowed == 0).any(-1).all()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -88,13 +104,16 @@ def test_every_token_is_a_query_once_and_a_key_of_each_row_below_it():
 
 
 def test_products_are_about_those_of_each_row_alone():
-    rows = [[place] * (10 + place) for place in range(40)]
-    (packed,) = pack(rows, 10_000)
-    found = cut(packed.paths, torch.device("cpu"), torch.float32).blocks
-    products = sum(each.rows * each.queries * each.keys for each in found)
-    alone = sum(len(row) ** 2 for row in rows)
-    assert alone <= products <= alone / module.ALIKE
-    assert products < 0.1 * len(packed.tokens) ** 2
+    uneven = [[1] * 910, [1] * 910 + [2] * 90, *([3 + place] * 100 for place in range(20))]
+    for rows in ([[place] * (10 + place) for place in range(40)], uneven):
+        (packed,) = pack(rows, 10_000)
+        found = cut(packed.paths, torch.device("cpu"), torch.float32).blocks
+        products = sum(each.rows * each.queries * each.keys for each in found)
+        alone = sum(len(row) ** 2 for row in rows)
+        if rows is uneven:
+            alone += 90 * 1000 - 1000**2  # its second row brings only 90 tokens
+        assert alone <= products <= alone / module.ALIKE
+        assert products < 0.5 * len(packed.tokens) ** 2
 
 
 def test_rows_of_one_length_that_share_nothing_need_neither_mask_nor_gather():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from builders import LORA, SCALING, base_of, stirred, tiny_base
+from builders import LETTERS, LORA, SCALING, base_of, stirred, tiny_base
 from marft.config import LoraConfig
 from marft.generate.torch_engine import rounded
 from marft.models import bundles as module
@@ -20,7 +20,7 @@ NAMES = ["two", "one", None, "one", "two", None]
 
 def biased_base():
     """A tiny Qwen 2: q, k and v have a bias, o has none."""
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(LETTERS)
     shape = Qwen2Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, bos_token_id=None, eos_token_id=3, initializer_range=0.3, max_position_embeddings=64,
