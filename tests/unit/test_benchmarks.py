@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import grading, iteration, memory, rollout, side_by_side, stopwatch, turns
+from benchmarks import grading, iteration, memory, rollout, side_by_side, stopwatch, turns, update
 from benchmarks.peers import LockStep, TrlSetting, missing, plain_model
 from benchmarks.roofline import Work, roofline
 from benchmarks.side_by_side import Table, exponent, interleave, markdown, publish, ratio, verdict
@@ -188,13 +188,20 @@ def run(module: ModuleType, folder: Path, *arguments: str) -> dict[str, Any]:
 class TestCommands:
     def test_rollout(self, tmp_path: Path) -> None:
         tables = run(rollout, tmp_path)["tables"]
-        play, ceilings, _, _, lengths, adapters, prompts = tables
+        play, ceilings, _, _, *lengths, adapters, prompts = tables
         assert play["rows"][0]["competitor"] == "marft"
         assert all(row["useful tokens/s"] > 0 for row in play["rows"])
         assert all(row["passes"] > 0 for row in ceilings["rows"])
-        assert len(lengths["rows"]) == len(adapters["rows"]) == 2
+        assert [len(each["rows"]) for each in (*lengths, adapters)] == [2, 2, 2]
         assert all(row["computed"] < row["prompt tokens"] for row in prompts["rows"])
         assert "was dropped" in prompts["note"]
+
+    def test_update(self, tmp_path: Path) -> None:
+        apart, shared = run(update, tmp_path)["tables"]
+        computed = [{row["competitor"]: row["tokens computed"] for row in each["rows"]} for each in (apart, shared)]
+        assert all(row["tokens/s"] > 0 for each in (apart, shared) for row in each["rows"])
+        assert len(set(computed[0].values())) == 1
+        assert computed[1]["marft"] < min(count for name, count in computed[1].items() if name != "marft")
 
     def test_iteration(self, tmp_path: Path) -> None:
         where, share, ceilings = run(iteration, tmp_path, "--part", "share")["tables"]
