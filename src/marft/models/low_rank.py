@@ -130,7 +130,7 @@ def insert(model: Any, settings: Any, switch: Switch, name: str) -> tuple[Any, d
         if adapter not in layer.lora_A or not isinstance(getattr(base_layer, "weight", None), Tensor):
             kind = type(base_layer).__name__
             raise MarftError(
-                f"lora.targets: {place.removeprefix(PEFT_PREFIX)} of {name} is a {kind}; only linear layers can be "
+                f"lora.targets: {place.removeprefix(PEFT_PREFIX)} of {name} ({kind}) is not linear; only linear layers can be "
                 "adapted, so name those, such as [q_proj, v_proj]"
             )
         shapes[place] = Shape(
