@@ -130,8 +130,8 @@ def insert(model: Any, settings: Any, switch: Switch, name: str) -> tuple[Any, d
         if adapter not in layer.lora_A or not isinstance(getattr(base_layer, "weight", None), Tensor):
             kind = type(base_layer).__name__
             raise MarftError(
-                f"lora.targets: {place.removeprefix(PEFT_PREFIX)} of {name} ({kind}) is not linear; only linear layers can be "
-                "adapted, so name those, such as [q_proj, v_proj]"
+                f"lora.targets: {place.removeprefix(PEFT_PREFIX)} of {name} ({kind}) is not linear; name "
+                "linear layers only, such as [q_proj, v_proj]"
             )
         shapes[place] = Shape(
             layer.in_features, layer.out_features, layer.r[adapter], layer.scaling[adapter], base_layer.weight.device,
