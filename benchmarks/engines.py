@@ -203,7 +203,7 @@ def apart(name: str, given: argparse.Namespace, dtype: str) -> dict[str, Any]:
     """One engine in a process of its own; what went wrong there stands in the row."""
     command = [sys.executable, "-m", "benchmarks.engines", "--alone", name, "--model", given.model, "--dtype", dtype]
     load = load_of(given)
-    for key, value in (("runs", given.runs), *asdict(load).items()):
+    for key, value in (("rounds", given.rounds or 2), *asdict(load).items()):
         command += [f"--{key}", str(value)]
     command += ["--threads", str(given.threads)] if given.threads else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -233,7 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = options(__doc__, "few and short replies; vLLM's start alone takes longer, so name others with --engine")
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="only this one (may be repeated)")
-    parser.add_argument("--runs", type=int, default=2, help="the speed is the median of so many")
     for key, what in (("rows", "prompts"), ("prompt", "tokens of a prompt"), ("tokens", "tokens of a reply")):
         parser.add_argument(f"--{key}", type=int, help=f"{what} (default {getattr(FULL, key)})")
     parser.add_argument("--alone", choices=list(ENGINES), help=argparse.SUPPRESS)  # what `apart` calls
@@ -242,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(given.threads)
     dtype = resolve_dtype(given.dtype)
     if given.alone:
-        found = measure(given.alone, given.model, dtype, load_of(given), given.runs)
+        found = measure(given.alone, given.model, dtype, load_of(given), given.rounds or 2)
         print(f"\n{json.dumps(found)}", flush=True)
         return
     publish("engines", machine(dtype, torch.get_num_threads()), tables(given, dtype), given.json)

@@ -75,7 +75,7 @@ def tables(given: argparse.Namespace, dtype: str) -> Iterator[Table]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = options(__doc__, "fewer and shorter replies, one setting of TRL")
+    parser = options(__doc__, "fewer and shorter replies, one setting of TRL", rounds=False)
     parser.add_argument("--part", choices=("agents", "trl"), help="only this part")
     given = parser.parse_args(arguments)
     if given.threads:

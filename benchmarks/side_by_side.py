@@ -112,14 +112,15 @@ def verdict(value: float, *, at_least: float | None = None, at_most: float | Non
     return {"target": " and ".join(bounds), "met": "yes" if met else "no"}
 
 
-def options(description: str | None, quick: str) -> argparse.ArgumentParser:
-    """The options all benchmarks share; `quick` says what --quick leaves out."""
+def options(description: str | None, quick: str, rounds: bool = True) -> argparse.ArgumentParser:
+    """The options benchmarks share. `quick`: what --quick leaves out; `rounds`: whether it can be measured anew."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="a built-in model or a folder")
     parser.add_argument("--dtype", default="native", choices=("native", "float32", "bfloat16"))
     parser.add_argument("--threads", type=int, help="threads of torch (default: torch's own choice)")
-    parser.add_argument("--quick", action="store_true", help=f"under 50 seconds: {quick}")
-    parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    parser.add_argument("--quick", action="store_true", help=f"a short version: {quick}")
+    if rounds:
+        parser.add_argument("--rounds", type=int, help="how often everything is measured")
     parser.add_argument("--json", type=Path, help="write header and numbers to this file")
     return parser
 

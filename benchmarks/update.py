@@ -173,7 +173,7 @@ def tables(given: Any, dtype: str, limits: Roofline) -> Iterator[Table]:
     tasks, samples = TINY if given.model == "tiny" else QUICK if given.quick else FULL
     ours, bare = Ours(given.model, dtype), Bare(given.model, dtype)
     for shared in (False, True):
-        yield table(ours, bare, Rows(shared, tasks, samples), 1 if given.quick else 3, limits)
+        yield table(ours, bare, Rows(shared, tasks, samples), given.rounds or (1 if given.quick else 3), limits)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from marft.generate.prefixes import Nodes, Prefixes
 from marft.models.attention import additive
+from marft.models.base import Base
 from marft.models.blocks import Block, Tail, alike, block_of, padded
 
 
@@ -87,9 +88,15 @@ class Step:
     """
 
     def __init__(
-        self, slots: Slots, rows: Sequence[int], at: Sequence[int], prefixes: Prefixes, tails: Sequence[Tail],
-        dtype: torch.dtype, device: torch.device, window: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        slots: Slots,
+        rows: Sequence[int],
+        at: Sequence[int],
+        prefixes: Prefixes,
+        tails: Sequence[Tail],
+        base: Base,
+    ) -> None:
+        dtype, device, window = base.model.dtype, base.device, base.window
         self._slots, self._prefixes = slots, prefixes
         self._count = len(rows)
         self._rows = torch.tensor(rows, dtype=torch.long, device=device)

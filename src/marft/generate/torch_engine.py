@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -30,6 +31,11 @@ def rounded(tokens: int) -> int:
     """The next of few lengths for a pass on a CPU: oneDNN prepares every product anew for each length it meets."""
     step = max(4, 1 << max(tokens.bit_length() - 3, 0))
     return -(-tokens // step) * step
+
+
+def new_nodes(tails: Sequence[Tail]) -> list[int]:
+    """The nodes of the prefix tree that a pass computes, in its order."""
+    return [node for start, path in tails for node in path[start:].tolist()]
 
 
 @dataclass
@@ -190,7 +196,7 @@ class TorchEngine:
         rows = [row for row in share if row < count]
         newcomers = [admitted[row - count] for row in share[len(rows) :]]
         tails, adapters = self._tails(newcomers)
-        fresh = [node for start, path in tails for node in path[start:].tolist()]
+        fresh = new_nodes(tails)
         states = self._pass(routes, rows, tails, adapters) if rows or fresh else None
         ends = {each.end for each in newcomers}
         for place, node in enumerate(fresh, start=len(rows)):
@@ -225,10 +231,10 @@ class TorchEngine:
     def _pass(self, routes: Routes, rows: list[int], tails: list[Tail], adapters: list[str | None]) -> Tensor:
         """Last hidden states [n + m, H]: of the newest token of the running `rows`, then of the tokens of `tails`."""
         base, prefixes = self.policy.base, self._prefixes
-        dtype, device = base.model.dtype, base.device
+        device = base.device
         running = [self._running[row] for row in rows]
         at = [each.length - 1 for each in running]
-        fresh = [node for start, path in tails for node in path[start:].tolist()]
+        fresh = new_nodes(tails)
         owners = [*(each.request.adapter for each in running), *adapters]
         padding = rounded(len(owners)) - len(owners) if device.type == "cpu" else 0
         tokens = [*(each.tokens[-1] for each in running), *prefixes.tokens(fresh), *[0] * padding]
@@ -236,8 +242,8 @@ class TorchEngine:
             owners + [owners[0]] * padding,
             input_ids=torch.tensor([tokens], device=device),
             position_ids=torch.tensor([at + prefixes.depths(fresh) + [0] * padding], device=device),
-            attention_mask=torch.zeros(1, 1, 1, 1, dtype=dtype, device=device),  # `Step` knows who sees whom
-            keys_values=Step(self._slots, rows, at, prefixes, tails, dtype, device, base.window),
+            attention_mask=torch.zeros(1, 1, 1, 1, dtype=base.model.dtype, device=device),  # `Step` knows who sees whom
+            keys_values=Step(self._slots, rows, at, prefixes, tails, base),
         )
         return states[0]
 
