@@ -10,6 +10,7 @@ from marft.config.learning import (
     CreditConfig,
     CriticConfig,
     EvaluationConfig,
+    GuardConfig,
     RolloutConfig,
     RunConfig,
     UpdateConfig,
@@ -46,6 +47,7 @@ class Config(Section):
     credit: CreditConfig = CreditConfig()
     critic: CriticConfig = CriticConfig()
     update: UpdateConfig = UpdateConfig()
+    guard: GuardConfig = GuardConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
 
@@ -55,10 +57,20 @@ class Config(Section):
             raise ValueError("team.agents: no agent is trainable; set `trainable: true` on at least one")
         if self.credit.baseline == "critic" and self.critic.kind == "none":
             raise ValueError("credit.baseline: 'critic' needs critic.kind 'shared'; or choose 'group' or 'none'")
-        if self.critic.kind == "shared" and self.credit.baseline != "critic":
+        if self.critic.kind != "none" and self.credit.baseline != "critic":
             raise ValueError(
-                f"critic.kind: 'shared' goes unused with credit.baseline '{self.credit.baseline}'; set it to 'none'"
+                f"critic.kind: '{self.critic.kind}' goes unused with credit.baseline '{self.credit.baseline}'; set it "
+                "to 'none'"
             )
+        if self.critic.kind == "own" and self.credit.chain != "agent":
+            raise ValueError("critic.kind: 'own' values an agent's own chain; set credit.chain to 'agent'")
+        if self.credit.allocation == "own_team" and self.credit.chain != "agent":
+            raise ValueError(
+                "credit.allocation: 'own_team' pays every agent the team's reward, which one chain through all of them "
+                "would count several times; set credit.chain to 'agent'"
+            )
+        if self.credit.chain == "agent" and self.update.carry == "happo":
+            raise ValueError("update.carry: 'happo' belongs to one chain of the team; credit.chain is 'agent'")
         if self.update.carry == "happo" and self.update.schedule == "simultaneous":
             raise ValueError("update.carry: 'happo' corrects for earlier updates; schedule 'simultaneous' has none")
         if self.credit.baseline == "group" and self.rollout.samples < 2:

@@ -24,11 +24,29 @@ class VllmConfig(Section):
     sleep: bool = Field(False, description="free vLLM's GPU memory while the team learns, for one GPU that does both")
 
 
+class CurriculumConfig(Section):
+    """Tasks by success rate: those the team wins sometimes are played more often than those it always wins or loses."""
+
+    pool: Annotated[int, Field(ge=2)] = Field(4, description="candidates per task that is played")
+    decay: Unit = Field(0.8, description="what an older success rate keeps of its weight when a task comes again")
+    floor: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.05, description="least weight of a candidate; one won p of the time weighs p (1 - p) / 0.25"
+    )
+
+
 class RolloutConfig(Section):
     """How much is played per iteration, and how."""
 
     tasks: Positive = Field(8, description="distinct tasks per iteration")
     samples: Positive = Field(8, description="episodes per task: the group of group-relative credit")
+    resample: NonNegative = Field(
+        0, description="times at most that tasks whose episodes all earned the same are replaced by new ones"
+    )
+    curriculum: CurriculumConfig | None = Field(None, description="choose tasks by success rate; null: as they come")
+    staleness: NonNegative = Field(
+        0, description="iterations that learning lags behind play: an engine of its own may then play meanwhile"
+    )
+    reuse: NonNegative = Field(0, description="earlier iterations whose episodes are learnt from once more each time")
     sampling: SamplingConfig = SamplingConfig()
     slots: Positive = Field(64, description="replies generated at the same time")
     prefix_tokens: int = Field(
@@ -56,9 +74,24 @@ class CreditConfig(Section):
     gamma_token: Unit = Field(1.0, description="token -> token inside an action")
     lam: Unit = Field(0.95, description="lambda between actions")
     lam_token: Unit = Field(1.0, description="lambda inside an action")
-    baseline: Literal["critic", "group", "none"] = Field(
-        "critic", description="critic: GAE; group: return minus its (task, agent, turn) group's mean; none: return"
+    chain: Literal["team", "agent"] = Field(
+        "team", description="team: one chain through all actions; agent: each agent's own (independent learners)"
     )
+    allocation: Literal["per_action", "team_last", "equal", "step_discounted", "own_team"] = Field(
+        "per_action", description='which actions the rewards stand on (docs/algorithm.md, "Reward allocation")'
+    )
+    allocation_discount: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="step_discounted: an action's share over that of the next one"
+    )
+    own_share: Unit = Field(0.5, description="own_team: weight of an agent's own reward beside the team's mean")
+    baseline: Literal["critic", "group", "running", "none"] = Field(
+        "critic",
+        description="critic: GAE; group: return minus its (task, agent, turn) group's mean; running: return minus a "
+        "running mean per agent; none: return",
+    )
+    group_mean: Literal["all", "others"] = Field("all", description="mean over the group, or leave-one-out")
+    group_scale: Literal["none", "std"] = Field("none", description="std: divide by the group's standard deviation")
+    running_decay: Unit = Field(0.9, description="running: what the mean so far keeps of its weight in an iteration")
     normalise: Literal["batch", "agent", "none"] = Field("batch", description="mean 0, std 1 of the advantages over")
 
     @model_validator(mode="before")
@@ -71,9 +104,13 @@ class CreditConfig(Section):
 
 
 class CriticConfig(Section):
-    """The centralised critic: a value head on the base with an adapter of its own, reading the joint view."""
+    """What values decisions: a value head on the base with an adapter of its own."""
 
-    kind: Literal["shared", "none"] = "shared"
+    kind: Literal["shared", "own", "none"] = Field(
+        "shared",
+        description="shared: one centralised critic that reads the joint view; own: one per agent, which reads what "
+        "its agent reads (independent learners)",
+    )
     warmup: NonNegative = Field(1, description="first iterations that train the critic alone")
     lr: Rate = 1e-3
     head_lr: Rate = 1e-2
@@ -96,6 +133,9 @@ class UpdateConfig(Section):
     order: Literal["declared", "reverse", "random"] = "declared"
     carry: Literal["none", "happo"] = "none"
     carry_clip: Rate = Field(0.2, description="HAPPO's factor M stays within [1/(1+c), 1+c]")
+    loss_mean: Literal["decision", "action"] = Field(
+        "decision", description="token level: mean of the loss over all tokens, or over actions of each one's mean"
+    )
     lr: Rate = 3e-4
     lr_warmup: NonNegative = Field(0, description="iterations over which the learning rate rises linearly")
     epochs: Positive = 1
@@ -115,12 +155,32 @@ class UpdateConfig(Section):
     importance_cap: Rate = Field(2.0, description="truncation of the sampler -> learner importance weight")
 
 
+class GuardConfig(Section):
+    """The crash detector: what it watches in every iteration, and what it does when something runs away."""
+
+    action: Literal["off", "warn", "rollback"] = Field(
+        "warn", description="rollback: go back to the last good checkpoint, with a smaller learning rate"
+    )
+    window: Annotated[int, Field(ge=2)] = Field(5, description="iterations whose mean is compared with the best so far")
+    collapse: Unit = Field(0.5, description="share of the best mean success below which the team has collapsed")
+    kl: Rate = Field(0.5, description="nats per token between old and new policy in one update that are too many")
+    reference_kl: Rate = Field(5.0, description="nats per token from the base model that are too many")
+    entropy_low: Unit = Field(0.05, description="share of an agent's first entropy that is too little")
+    entropy_high: Rate = Field(3.0, description="multiple of an agent's first entropy that is too much")
+    ratio: Rate = Field(20.0, description="largest 95th percentile of new / old ratios, or its inverse")
+    shrink: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="factor on the learning rate per rollback")
+    rollbacks: Positive = Field(3, description="rollbacks after which a run stops with an error")
+
+
 class EvaluationConfig(Section):
     """Held-out play: the same tasks and seeds every time."""
 
     tasks: NonNegative = Field(32, description="held-out tasks; 0 turns evaluation off")
     samples: Positive = Field(4, description="sampled episodes per task (for success at temperature 1 and pass@k)")
     every: NonNegative = Field(0, description="also evaluate every so many iterations; 0: before and after only")
+    vote_tokens: Positive | None = Field(
+        None, description="also report the majority vote of as many samples as this many sampled tokens per task buy"
+    )
     influence: bool = Field(True, description="replay with each agent's messages swapped for another task's")
     retention: bool = Field(True, description="measure KL from the base and perplexity on a neutral text")
 
