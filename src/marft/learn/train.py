@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from marft.learn.clock import Clock, shares
 from marft.learn.collate import collate
 from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
 from marft.learn.losses import action_log_ratio, quantiles
+from marft.learn.memory import Memory
 from marft.learn.play import play_iteration, play_stats
 from marft.learn.score import fit_critics, prepare, value_decisions
 from marft.learn.sequential import carry_on, update_order
@@ -35,6 +36,7 @@ class Training:
 
     team: Team
     optimisers: dict[str, torch.optim.Optimizer]
+    memory: Memory = field(default_factory=Memory)
 
     @classmethod
     def of(cls, team: Team) -> Training:
@@ -65,7 +67,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     training = Training.of(team)
     checkpoint.clean(run)
     checkpoint.seed_rng(config.seed)  # nothing here draws from the global states, but a user's environment may
-    first = load_training(run, training.team, training.optimisers) if resume else 0
+    first = load_training(run, team, training.optimisers, training.memory) if resume else 0
     team.load(version=first)
     reports: dict[str, Any] = {}
     episodes: list[Episode] = []
@@ -77,7 +79,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
         for iteration in range(first, config.iterations):
             if stop.requested:
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
-                    save_training(run, team, training.optimisers, iteration, _score(episodes))
+                    save_training(run, team, training.optimisers, iteration, _score(episodes), training.memory)
                 return reports
             used = team.usage
             clock = Clock({"save": saving})
@@ -211,7 +213,7 @@ def save_if_due(training: Training, run: RunDirectory, iteration: int, episodes:
     clock = Clock({"save": 0.0})
     if iteration + 1 == config.iterations or (iteration + 1) % config.run.save_every == 0:
         with clock.phase("save"):
-            save_training(run, training.team, training.optimisers, iteration + 1, _score(episodes))
+            save_training(run, training.team, training.optimisers, iteration + 1, _score(episodes), training.memory)
     return clock.seconds["save"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from marft.learn.memory import Memory
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
 from marft.team import Team
@@ -15,7 +16,12 @@ from marft.types import MarftError
 
 
 def save_training(
-    run: RunDirectory, team: Team, optimisers: Mapping[str, torch.optim.Optimizer], iteration: int, score: float
+    run: RunDirectory,
+    team: Team,
+    optimisers: Mapping[str, torch.optim.Optimizer],
+    iteration: int,
+    score: float,
+    memory: Memory | None = None,
 ) -> None:
     """Write checkpoint `iteration` whole or not at all, mark it if it is the best so far, and prune older ones."""
     with checkpoint.writing(run, iteration) as folder:
@@ -27,6 +33,7 @@ def save_training(
         for name, optimiser in optimisers.items():
             checkpoint.save_state(folder / f"optimiser-{name}", optimiser.state_dict())
         checkpoint.save_state(folder / "rng", checkpoint.rng_state())
+        checkpoint.save_state(folder / "memory", (memory or Memory()).state())
         state = {"iteration": iteration, "success": score}
         (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
     best = checkpoint.best(run)
@@ -35,7 +42,9 @@ def save_training(
     checkpoint.prune(run, team.config.run.keep_last)
 
 
-def load_training(run: RunDirectory, team: Team, optimisers: Mapping[str, torch.optim.Optimizer]) -> int:
+def load_training(
+    run: RunDirectory, team: Team, optimisers: Mapping[str, torch.optim.Optimizer], memory: Memory | None = None
+) -> int:
     """Put everything back as the newest checkpoint has it; returns the iteration to go on with (0: none saved yet)."""
     folder = checkpoint.latest(run)
     if folder is None:
@@ -45,6 +54,8 @@ def load_training(run: RunDirectory, team: Team, optimisers: Mapping[str, torch.
         device = str(team.policy_of(name).base.device)
         optimiser.load_state_dict(checkpoint.load_state(folder / f"optimiser-{name}", device))
     checkpoint.restore_rng(checkpoint.load_state(folder / "rng"))
+    if memory is not None:
+        memory.restore(checkpoint.load_state(folder / "memory"))
     return int(json.loads((folder / "state.json").read_text(encoding="utf8"))["iteration"])
 
 
