@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,11 +25,11 @@ UNKNOWN = 2**31  # tokens: a context that only the endpoint knows
 
 @dataclass(frozen=True)
 class Backend:
-    """One base model of a team: its adapters, the critic that reads in its tokens (None: the config asks for none),
-    the engine that generates with it, and the agents whose rows it scores and values."""
+    """One base model of a team: its adapters, the critics that read in its tokens, by the agents whose decisions they
+    value (empty: the config asks for none), the engine that generates with it, and the agents whose rows it scores."""
 
     policy: Policy
-    critic: Critic | None
+    critics: Mapping[str, Critic]
     generator: Generator
     agents: tuple[str, ...]
 
@@ -69,7 +69,7 @@ class Team:
     @property
     def critics(self) -> dict[str, Critic]:
         """The critics by adapter name; empty when the config asks for none."""
-        return {each.critic.name: each.critic for each in self.backends if each.critic is not None}
+        return {critic.name: critic for each in self.backends for critic in each.critics.values()}
 
     @property
     def usage(self) -> Usage:
@@ -133,24 +133,34 @@ def _backends(config: Config, game: FlexMG, base: Base | None) -> tuple[Backend,
             models.setdefault(config.model_of(given), []).append(agent)
     backends = []
     for number, (model, agents) in enumerate(models.items()):
-        critic = None if config.critic.kind == "none" else "critic" if number == 0 else f"critic-{number + 1}"
         try:
             loaded = base if base is not None and model == config.model else load_base(model, config.device)
         except MarftError as error:
             owner = "" if model == config.model else f"team.agents.{agents[0].name}: "
             raise MarftError(f"{owner}{error}") from error.__cause__
-        adapters = [*dict.fromkeys(agent.adapter for agent in agents), *([critic] if critic else [])]
-        policy = Policy(loaded, config.lora, adapters, config.seed, model.tuning)
         members = [*agents, *(elsewhere if number == 0 else [])]
+        valued = _critic_names(config, members, number)
+        adapters = dict.fromkeys([*(agent.adapter for agent in agents), *valued.values()])
+        policy = Policy(loaded, config.lora, list(adapters), config.seed, model.tuning)
+        critics = {name: Critic(policy, name) for name in dict.fromkeys(valued.values())}
         backends.append(
             Backend(
                 policy,
-                Critic(policy, critic) if critic else None,
+                {agent: critics[name] for agent, name in valued.items()},
                 _engine(config, policy, loaded),
                 tuple(agent.name for agent in members),
             )
         )
     return tuple(backends)
+
+
+def _critic_names(config: Config, agents: Sequence[Agent], number: int) -> dict[str, str]:
+    """Agent -> name of the critic that values its decisions, for the agents of base model `number`."""
+    if config.critic.kind == "none":
+        return {}
+    if config.critic.kind == "own":  # nobody learns from what would be said of the others
+        return {agent.name: f"critic-{agent.name}" for agent in agents if agent.trainable}
+    return {agent.name: "critic" if number == 0 else f"critic-{number + 1}" for agent in agents}
 
 
 def _engine(config: Config, policy: Policy, base: Base) -> Generator:

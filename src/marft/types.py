@@ -45,7 +45,8 @@ class Action:
     tokens that were left out to fit the context. `step` counts, from 0, what the agent said before within the same
     turn (calls of tools, rounds of a debate, calls by an orchestrator). `tool_results` is what tools answered to the
     calls in the reply; where there are any, the agent speaks again and nobody else reads this reply. `side` names whom
-    it played for: actions of one side share a chain of credit (in a game of one team all have the same side).
+    it played for: credit never flows from one side to another (in a game of one team all have the same side). `shared`
+    is the part of `reward` that was paid to the team as a whole, and stands on this action because it was the last.
     """
 
     agent: str
@@ -63,6 +64,7 @@ class Action:
     step: int = 0
     tool_results: tuple[str, ...] = ()
     side: str = ""
+    shared: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class Episode:
 
     `group` names the set of episodes that share a task (the baseline of group-relative credit); `sample` is the number
     within that group. `terminated` (the game ended) and `truncated` (the horizon cut it off) are never both true.
-    `final_joint_ids` is, for each side, the joint view after the last action: the critic bootstraps a truncated episode
-    from it.
+    `final_joint_ids` is, for each agent that acted, the joint view after the last action in its model's tokens: the
+    critic bootstraps a truncated episode from it.
     An episode with an `error` is recorded and counted, and never trained on. `answer` is the team's answer as the
     environment read it: samples of one task whose answers are equal texts vote for the same thing.
     """
@@ -111,14 +113,16 @@ class Episode:
 class Batch:
     """N rows, one per action, in episode order and within an episode in execution order.
 
-    Where an episode has several sides, each side's actions count as an episode of their own here (B counts those).
+    What counts as an episode here is a chain of credit, and B counts those: each side's actions are one, or each
+    agent's (`credit.chain`).
 
     `tokens, attention_mask, action_mask, logprobs` are [N, S] (prompt, action, right padding); masks come from lengths
-    the sampler reported, never from a token's value. `joint, joint_mask` are [N, J]. `decision_mask` [N, S] marks one
+    the sampler reported, never from a token's value. `joint, joint_mask` are [N, J]: what the critic reads before the
+    action. `decision_mask` [N, S] marks one
     position per decision: the action's first token at action level, every action token at token level.
     `rewards, agent, turn, episode, words` are [N]; `agent` indexes `agents`, `episode` counts from 0 within the batch.
     `final_joint, final_joint_mask` are [B, J'] and `terminated` is [B]. `groups` [N] numbers the (task, agent, turn,
-    step) group of each row.
+    step) group of each row; `version` [N] is that of the policy that acted.
     """
 
     agents: tuple[str, ...]
@@ -138,6 +142,7 @@ class Batch:
     final_joint: Tensor
     final_joint_mask: Tensor
     terminated: Tensor
+    version: Tensor
 
     @property
     def rows(self) -> int:

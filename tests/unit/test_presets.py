@@ -5,6 +5,7 @@ import pytest
 from marft.config import load_config, parse_config
 from marft.game import Debate, Orchestrated, Static, build_game
 from marft.presets import description, preset_names, preset_team
+from marft.presets.learner import learner_description, learner_names, learner_sections
 from marft.types import MarftError
 
 WORLD = {"name": "relay", "symbols": ["a", "b"]}
@@ -90,3 +91,53 @@ def test_a_mistake_is_one_sentence_with_the_key(team, fault):
     with pytest.raises(MarftError) as error:
         config(**team)
     assert fault in str(error.value)
+
+
+# ---- learners
+
+
+def learner(name, **sections):
+    return parse_config({"learner": name, "team": {"preset": "duo"}, "environment": WORLD, **sections})
+
+
+@pytest.mark.parametrize("name", learner_names())
+def test_every_learner_is_a_whole_config(name):
+    config = learner(name)
+    for section, keys in learner_sections(name).items():
+        for key, value in keys.items():
+            assert getattr(getattr(config, section), key) == value
+    assert learner_description(name)[0].islower()
+
+
+def test_the_learners_are_what_their_names_say():
+    independent = learner("ippo")
+    assert (independent.credit.chain, independent.critic.kind, independent.update.schedule) == (
+        "agent",
+        "own",
+        "simultaneous",
+    )
+    assert learner("marft-t").update.level == "token"
+    assert learner("marft-a") == learner("marft-a", credit={"baseline": "critic"})
+    assert learner("gspo").update.action_normalisation == "token"
+    assert (learner("grpo").credit.group_scale, learner("rloo").credit.group_mean) == ("std", "others")
+    assert learner("dapo").update.clip_high > learner("dapo").update.clip
+
+
+def test_what_a_config_says_itself_goes_over_the_learner():
+    config = learner("grpo", credit={"group_scale": "none"}, update={"lr": 1e-5})
+    assert (config.credit.group_scale, config.credit.baseline) == ("none", "group")
+    assert (config.update.lr, config.update.level) == (1e-5, "token")
+
+
+def test_a_learner_can_be_chosen_on_the_command_line_and_overridden_there(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("learner: marft-a\nteam: {preset: duo}\nenvironment: {name: relay, symbols: [a, b]}\n")
+    config = load_config(file, ["update.level=token", "learner=ippo"])
+    assert (config.credit.chain, config.update.level) == ("agent", "token")
+
+
+def test_a_learner_there_is_not_is_refused_in_words():
+    with pytest.raises(MarftError, match=r"config: learner: no learner 'ipo'; did you mean 'ippo'\?"):
+        learner("ipo")
+    with pytest.raises(MarftError, match="no learner '3'; known here: marft-a, "):
+        learner(3)

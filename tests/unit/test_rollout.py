@@ -155,7 +155,7 @@ def test_the_critic_reads_everything_said_before_and_nothing_after():
     assert views[0] == f"{start}\nann:"
     assert views[1] == f"{start}\nann: from ann\nbob:"
     assert views[2] == f"{start}{said}{world_says.format(1)}\nann:"
-    assert CHAT.show(episode.final_joint_ids[""]) == f"{start}{said}{world_says.format(1)}{said}\nend:"
+    assert CHAT.show(episode.final_joint_ids["bob"]) == f"{start}{said}{world_says.format(1)}{said}\nend:"
 
 
 # ---- who is paid

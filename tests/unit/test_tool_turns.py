@@ -8,7 +8,7 @@ import pytest
 from builders import World, agent, stage_of, team_of, tiny_base
 from marft.game import FlexMG, chain
 from marft.generate.scripted import Scripted
-from marft.learn.collate import collate
+from marft.learn.collate import Layout, collate
 from marft.models.tiny import PRINTABLE
 from marft.rollout import Plan, play
 from marft.tools import ToolError, ToolSpec
@@ -150,7 +150,7 @@ def test_every_reply_draws_its_own_numbers_and_words_in_the_mouth_call_nothing()
 
 def test_rows_train_the_replies_and_never_a_result():
     played = Played(CALL % 21, "It is 42.")
-    batch = collate([played.episode], ("ann", "bob"), "action").batch
+    batch = collate([played.episode], ("ann", "bob"), Layout()).batch
     for row, action in enumerate(played.actions):
         trained = batch.tokens[row][batch.action_mask[row]]
         assert tuple(trained.tolist()) == action.token_ids

@@ -12,6 +12,7 @@ import yaml
 
 from marft.config.experiment import Config
 from marft.presets import expand_preset
+from marft.presets.learner import expand_learner
 from marft.types import MarftError
 from marft.validation import validate
 
@@ -33,10 +34,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(raw, dict):
         raise MarftError(f"{path}: must hold a mapping of keys such as `team:` and `environment:`")
     # What a preset is made of can be overridden like anything written out, so the choice of preset comes first
-    first = [each for each in overrides if each.startswith(("team.preset=", "team.anonymous="))]
+    first = [each for each in overrides if each.startswith(("team.preset=", "team.anonymous=", "learner="))]
     for override in first:
         _apply_override(raw, override)
-    raw = expand_preset(raw, str(path))
+    raw = expand_learner(expand_preset(raw, str(path)), str(path))
     for override in overrides:
         if override not in first:
             _apply_override(raw, override)
@@ -44,8 +45,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_config(raw: Mapping[str, Any], source: str = "config") -> Config:
-    """Validate a mapping, its `team.preset` written out first; `source` names where it came from in errors."""
-    return validate(Config, expand_preset(raw, source), source)
+    """Validate a mapping, its `team.preset` and `learner` written out first; `source` names its origin in errors."""
+    return validate(Config, expand_learner(expand_preset(raw, source), source), source)
 
 
 def dump_config(config: Config) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -79,12 +79,24 @@ class Generator(Protocol):
         """Totals since the engine was made."""
         ...
 
+    @property
+    def own_weights(self) -> bool:
+        """Whether it can generate while the learner works: after `hold`, with weights that learning does not move."""
+        ...
+
     async def generate(self, request: Request) -> Reply:
         """One reply. Raises `MarftError` when prompt + max_tokens cannot fit the context."""
         ...
 
     def load(self, version: int) -> None:
         """Announce that the adapters now hold `version`: anything computed with older weights is dropped."""
+        ...
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Generate with these adapters as they are now until the next `load`, whatever the learner does meanwhile.
+
+        Raises RuntimeError where weights are not its own.
+        """
         ...
 
     def rest(self) -> None:

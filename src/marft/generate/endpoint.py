@@ -172,6 +172,14 @@ class EndpointGenerator:
         """Totals since it was made, in this chat format's tokens; no seconds, since nothing is computed here."""
         return self._usage
 
+    @property
+    def own_weights(self) -> bool:
+        """Whatever answers there, the learner does not move it."""
+        return True
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Nothing to hold here."""
+
     def load(self, version: int) -> None:
         """The others' adapters now hold `version`."""
         self._version = version

@@ -37,6 +37,14 @@ class Scripted:
         """Totals since the start; nothing is ever computed."""
         return self._usage
 
+    @property
+    def own_weights(self) -> bool:
+        """It has none that could move."""
+        return True
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Nothing to hold."""
+
     def load(self, version: int) -> None:
         """Note the version."""
         self._version = version

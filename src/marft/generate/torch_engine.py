@@ -99,6 +99,15 @@ class TorchEngine:
         """Totals since the engine was made."""
         return self._usage
 
+    @property
+    def own_weights(self) -> bool:
+        """No: they are the learner's."""
+        return False
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Raises RuntimeError: what the learner does is what is generated with."""
+        raise RuntimeError("the torch engine generates with the learner's own weights")
+
     def load(self, version: int) -> None:
         """The adapters now hold `version`. Keys and values of running replies would be stale, so none may run."""
         self._drop_cancelled()

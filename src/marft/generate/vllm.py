@@ -14,7 +14,7 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +72,18 @@ class VllmEngine:
     def usage(self) -> Usage:
         """Totals of answered requests (cancelled ones are not counted), and the seconds in which any was under way."""
         return replace(self._usage, seconds=self._clock.total)
+
+    @property
+    def own_weights(self) -> bool:
+        """Yes, unless it sleeps while the learner works."""
+        return not self.settings.sleep
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Give vLLM these adapters now (those of them that are its policy's), not when a request first needs one."""
+        self._host.run(self._ready())
+        for name in adapters:
+            if name in self.policy.adapters:
+                self._adapters.of(name)
 
     def load(self, version: int) -> None:
         """The adapters now hold `version`; none may be in use."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from marft.learn.allocation import Allocation, allocate
 from marft.types import Action, Batch, Episode
+
+if TYPE_CHECKING:
+    from marft.config import Config
 
 
 @dataclass(frozen=True)
@@ -20,43 +24,74 @@ class Collated:
     dropped: dict[str, int]
 
 
-def collate(episodes: Sequence[Episode], agents: Sequence[str], level: Literal["action", "token"]) -> Collated:
+@dataclass(frozen=True)
+class Layout:
+    """How episodes become rows: what one decision is, whose actions make a chain, what the critic reads (`joint`: all
+    that was said; `own`: its agent's prompt), and where the rewards stand."""
+
+    level: Literal["action", "token"] = "action"
+    chain: Literal["team", "agent"] = "team"
+    view: Literal["joint", "own"] = "joint"
+    allocation: Allocation = field(default_factory=Allocation)
+
+    @classmethod
+    def of(cls, config: Config) -> Layout:
+        """The layout a config asks for."""
+        view: Literal["joint", "own"] = "own" if config.critic.kind == "own" else "joint"
+        return cls(config.update.level, config.credit.chain, view, Allocation.of(config.credit))
+
+
+def collate(episodes: Sequence[Episode], agents: Sequence[str], layout: Layout) -> Collated:
     """Rows of all trainable-on episodes. Episodes that failed, or hold an action without tokens, are left out whole."""
     kept, dropped = [], {"failed": 0, "empty": 0}
     for episode in episodes:
-        if episode.error is not None:
-            dropped["failed"] += 1
-        elif not episode.actions or any(not each.token_ids or not each.prompt_ids for each in episode.actions):
-            dropped["empty"] += 1
-        else:
+        reason = left_out(episode)
+        if reason is None:
             kept.append(episode)
-    return Collated(_batch(kept, tuple(agents), level) if kept else None, dropped)
+        else:
+            dropped[reason] += 1
+    return Collated(_batch(kept, tuple(agents), layout) if kept else None, dropped)
+
+
+def left_out(episode: Episode) -> Literal["failed", "empty"] | None:
+    """Why nothing can be learnt from an episode; None where something can."""
+    if episode.error is not None:
+        return "failed"
+    silent = not episode.actions or any(not each.token_ids or not each.prompt_ids for each in episode.actions)
+    return "empty" if silent else None
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """The actions of one side of an episode: what one reward flows back along."""
+    """Actions that one reward flows back along, and what each earned."""
 
     episode: Episode
     actions: tuple[Action, ...]
-    final_joint: tuple[int, ...]
+    rewards: tuple[float, ...]
+
+    def final_view(self, view: Literal["joint", "own"]) -> tuple[int, ...]:
+        """What the critic reads after the last action of a truncated episode."""
+        last = self.actions[-1]
+        if view == "own":
+            return (*last.prompt_ids, *last.token_ids) if self.episode.truncated else ()
+        return self.episode.final_joint_ids.get(last.agent, ())
 
 
-def _chains(episode: Episode) -> list[_Chain]:
-    """One chain per side, in the order in which they first acted; a team that plays alone has one side."""
-    sides = dict.fromkeys(action.side for action in episode.actions)
-    return [
-        _Chain(
-            episode,
-            tuple(action for action in episode.actions if action.side == side),
-            episode.final_joint_ids.get(side, ()),
-        )
-        for side in sides
-    ]
+def _chains(episode: Episode, layout: Layout) -> list[_Chain]:
+    """One chain per side, or per agent of each side, in the order in which they first acted."""
+    chains = []
+    for side in dict.fromkeys(action.side for action in episode.actions):
+        theirs = [action for action in episode.actions if action.side == side]
+        earned = list(zip(theirs, allocate(theirs, layout.allocation), strict=True))
+        owners = dict.fromkeys(action.agent for action in theirs) if layout.chain == "agent" else [None]
+        for owner in owners:
+            mine = [pair for pair in earned if owner in (None, pair[0].agent)]
+            chains.append(_Chain(episode, tuple(action for action, _ in mine), tuple(pay for _, pay in mine)))
+    return chains
 
 
-def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal["action", "token"]) -> Batch:
-    chains = [chain for episode in episodes for chain in _chains(episode)]
+def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], layout: Layout) -> Batch:
+    chains = [chain for episode in episodes for chain in _chains(episode, layout)]
     actions = [action for chain in chains for action in chain.actions]
     owner = [number for number, chain in enumerate(chains) for _ in chain.actions]
     tokens, attention = pad([[*each.prompt_ids, *each.token_ids] for each in actions])
@@ -66,8 +101,8 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         start, end = len(each.prompt_ids), len(each.prompt_ids) + len(each.token_ids)
         action_mask[row, start:end] = True
         logprobs[row, start:end] = torch.tensor(each.logprobs)
-    joint, joint_mask = pad([each.joint_ids for each in actions])
-    final_joint, final_joint_mask = pad([chain.final_joint for chain in chains])
+    joint, joint_mask = pad([each.prompt_ids if layout.view == "own" else each.joint_ids for each in actions])
+    final_joint, final_joint_mask = pad([chain.final_view(layout.view) for chain in chains])
     groups: dict[tuple[str, str, int, int], int] = {}
     group = [
         groups.setdefault(_group(chains[number].episode, each), len(groups))
@@ -78,11 +113,11 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         tokens=tokens,
         attention_mask=attention,
         action_mask=action_mask,
-        decision_mask=_first(action_mask) if level == "action" else action_mask,
+        decision_mask=_first(action_mask) if layout.level == "action" else action_mask,
         logprobs=logprobs,
         joint=joint,
         joint_mask=joint_mask,
-        rewards=torch.tensor([each.reward for each in actions]),
+        rewards=torch.tensor([reward for chain in chains for reward in chain.rewards]),
         agent=torch.tensor([agents.index(each.agent) for each in actions]),
         turn=torch.tensor([each.turn for each in actions]),
         episode=torch.tensor(owner),
@@ -91,6 +126,7 @@ def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], level: Literal[
         final_joint=final_joint,
         final_joint_mask=final_joint_mask,
         terminated=torch.tensor([chain.episode.terminated for chain in chains]),
+        version=torch.tensor([each.policy_version for each in actions]),
     )
 
 

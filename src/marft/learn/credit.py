@@ -6,6 +6,7 @@ the spread of nearly equal advantages is smaller than float32's rounding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -66,16 +67,24 @@ def gae(rewards: Tensor, values: Tensor, discounts: Tensor, lambdas: Tensor) -> 
     return advantages, values[..., :-1] + advantages
 
 
-def assign_credit(batch: Batch, values: Tensor | None, final_values: Tensor | None, config: CreditConfig) -> Credit:
+def assign_credit(
+    batch: Batch,
+    values: Tensor | None,
+    final_values: Tensor | None,
+    config: CreditConfig,
+    running: Mapping[str, float] | None = None,
+) -> Credit:
     """The credit of every decision of a batch, by the config's baseline.
 
     `values` [N, S] are read at decision positions only; `final_values` [B] bootstrap truncated episodes and are ignored
-    where `batch.terminated`. Both may be None unless the baseline is `critic`. Whether this is action or token level is
-    what `batch.decision_mask` says.
+    where `batch.terminated`. Both may be None unless the baseline is `critic`; `running` are the agents' mean returns
+    so far. Whether this is action or token level is what `batch.decision_mask` says.
     """
     links = Links.of(config)
     if config.baseline == "group":
-        return group_credit(batch, links)
+        return group_credit(batch, links, config.group_mean, config.group_scale)
+    if config.baseline == "running":
+        return running_credit(batch, links, running or {})
     if config.baseline == "none":
         return return_credit(batch, links)
     if values is None:
@@ -99,19 +108,70 @@ def return_credit(batch: Batch, links: Links) -> Credit:
     return Credit(_spread(batch, chain, returns, dtype), _place(batch, chain, returns, dtype))
 
 
-def group_credit(batch: Batch, links: Links) -> Credit:
-    """An action's discounted return-to-go minus the mean over its (task, agent, turn) group `batch.groups`.
+def group_credit(
+    batch: Batch,
+    links: Links,
+    mean: Literal["all", "others"] = "all",
+    scale: Literal["none", "std"] = "none",
+) -> Credit:
+    """An action's discounted return-to-go compared with those of its (task, agent, turn) group `batch.groups`.
 
     The return-to-go is taken at the action's first decision and stands on all its tokens, at token level too: within
-    an action there is nothing to compare a later token with. A group of one has no baseline and gets 0; so does,
-    exactly, a group whose returns are equal up to rounding. (GRPO, arXiv 2402.03300, without dividing by the std.)
+    an action there is nothing to compare a later token with.
     """
     chain = _lay_chain(batch)
     returns = _returns_to_go(batch, chain, links)
-    action_returns = returns[chain.first]
-    centred = action_returns - _group_means(action_returns, batch.groups)
+    compared = group_advantages(returns[chain.first], batch.groups, mean, scale)
     dtype = torch.promote_types(batch.rewards.dtype, torch.float32)
-    return Credit(_spread(batch, chain, centred[chain.row], dtype), _place(batch, chain, returns, dtype))
+    return Credit(_spread(batch, chain, compared[chain.row], dtype), _place(batch, chain, returns, dtype))
+
+
+def group_advantages(
+    returns: Tensor,
+    groups: Tensor,
+    mean: Literal["all", "others"] = "all",
+    scale: Literal["none", "std"] = "none",
+) -> Tensor:
+    """Group-relative advantages [N] of `returns` [N], each in its group of `groups` [N].
+
+    G - mean over its group of n (`all`), or over the n - 1 others (`others`, which is n / (n - 1) times as much);
+    with `std` divided by the group's population standard deviation. A group of one has no baseline and gets 0; so does,
+    exactly, a group whose returns are equal up to rounding, whose tiny std would make rounding look like information.
+
+    (GRPO, arXiv 2402.03300: all, std. Dr. GRPO, arXiv 2503.20783: all, none. RLOO, arXiv 2402.14740: others, none.)
+    """
+    index = torch.unique(groups, return_inverse=True)[1]
+    centred = returns - _group_means(returns, index)
+    sizes = torch.bincount(index).to(returns.dtype)
+    if mean == "others":
+        centred = centred * (sizes / (sizes - 1).clamp(min=1))[index]
+    if scale == "none":
+        return centred
+    blank = torch.zeros(sizes.shape, dtype=returns.dtype, device=returns.device)
+    spread = (blank.index_add(0, index, (returns - _group_means(returns, index)).square()) / sizes).sqrt()[index]
+    return torch.where(spread > 0, centred / torch.where(spread > 0, spread, 1.0), 0.0)
+
+
+def running_credit(batch: Batch, links: Links, means: Mapping[str, float]) -> Credit:
+    """An action's discounted return-to-go minus its agent's mean return in earlier iterations, `means` by name.
+
+    An agent without one yet is compared with its mean in this batch. For play in which what one side wins the other
+    loses: a group's mean is then 0 whatever anyone does, while each role has a return to beat.
+    """
+    chain = _lay_chain(batch)
+    returns = _returns_to_go(batch, chain, links)
+    now = _agent_means(returns[chain.first], batch)
+    known = torch.tensor([means.get(name, now.get(name, 0.0)) for name in batch.agents], dtype=returns.dtype)
+    compared = returns[chain.first] - known.to(returns.device)[batch.agent]
+    dtype = torch.promote_types(batch.rewards.dtype, torch.float32)
+    return Credit(_spread(batch, chain, compared[chain.row], dtype), _place(batch, chain, returns, dtype))
+
+
+def running_means(batch: Batch, links: Links, means: Mapping[str, float], decay: float) -> dict[str, float]:
+    """`means` after a batch: decay * before + (1 - decay) * the batch's mean return-to-go per agent that acted."""
+    chain = _lay_chain(batch)
+    now = _agent_means(_returns_to_go(batch, chain, links)[chain.first], batch)
+    return {**means, **{name: decay * means.get(name, mean) + (1.0 - decay) * mean for name, mean in now.items()}}
 
 
 def lone_groups(groups: Tensor) -> int:
@@ -232,9 +292,17 @@ def _returns_to_go(batch: Batch, chain: _Chain, links: Links) -> Tensor:
     return _chain_gae(batch, chain, replace(links, lam=1.0, lam_token=1.0), unvalued, final)[1]
 
 
-def _group_means(numbers: Tensor, groups: Tensor) -> Tensor:
-    """Each entry's group mean [N]; the entry itself where its group is constant up to rounding."""
-    index = torch.unique(groups, return_inverse=True)[1]
+def _agent_means(action_returns: Tensor, batch: Batch) -> dict[str, float]:
+    """The mean return [of N] of each agent that acted."""
+    return {
+        name: float(action_returns[batch.agent == place].mean())
+        for place, name in enumerate(batch.agents)
+        if bool((batch.agent == place).any())
+    }
+
+
+def _group_means(numbers: Tensor, index: Tensor) -> Tensor:
+    """The mean [N] of each entry's group `index` [N]; the entry itself where the group is constant up to rounding."""
     size = int(index.max()) + 1 if index.numel() else 0
     blank = torch.zeros(size, dtype=numbers.dtype, device=numbers.device)
     counts = blank.index_add(0, index, torch.ones_like(numbers))

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marft.config import Config, UpdateConfig
+from marft.config import UpdateConfig
+from marft.learn.ahead import play_and_learn
 from marft.learn.clock import Clock, shares
-from marft.learn.collate import collate
-from marft.learn.credit import assign_credit, lone_groups, normalise_advantages
+from marft.learn.collate import Layout, collate
+from marft.learn.credit import Links, assign_credit, lone_groups, normalise_advantages, running_means
 from marft.learn.losses import action_log_ratio, quantiles
 from marft.learn.memory import Memory
-from marft.learn.play import play_iteration, play_stats
 from marft.learn.score import fit_critics, prepare, value_decisions
 from marft.learn.sequential import carry_on, update_order
 from marft.learn.update import Learner, Lesson, Stats, score_rows, update_agent
@@ -81,12 +81,9 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
                     save_training(run, team, training.optimisers, iteration, _score(episodes), training.memory)
                 return reports
-            used = team.usage
             clock = Clock({"save": saving})
             episodes, stats = iterate(training, iteration, clock, watcher)
             team.load(version=iteration + 1)  # the sampler sees new weights
-            usage = team.usage
-            stats["play_tokens_per_second"] = (usage.sampled_tokens - used.sampled_tokens) / clock.seconds["rollout"]
             due = config.evaluation.every and (iteration + 1) % config.evaluation.every == 0
             if due and iteration + 1 < config.iterations:
                 with clock.phase("evaluate"):
@@ -108,42 +105,58 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
 
 
 def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) -> tuple[list[Episode], dict[str, Any]]:
-    """One iteration: play, value, give credit, improve agent by agent, fit the critic."""
+    """One iteration: play with the current joint policy, and learn: from that, or from earlier play.
+
+    Returns all episodes played, and what play and learning say of themselves.
+    """
+
+    def learn(episodes: Sequence[Episode], by: Watcher) -> dict[str, Any]:
+        return learn_from(training, episodes, iteration, clock, by)
+
+    return play_and_learn(training.team, training.memory, iteration, learn, clock, watcher)  # 1
+
+
+def learn_from(
+    training: Training, episodes: Sequence[Episode], iteration: int, clock: Clock, watcher: Watcher
+) -> dict[str, Any]:
+    """Learn from episodes: value, give credit, improve agent by agent, fit the critic."""
     team, config = training.team, training.team.config
-    with clock.phase("rollout"):
-        episodes = play_iteration(team, iteration, watcher)  # 1 play with the current joint policy
-        team.rest()
-    collated = collate(episodes, team.game.names, config.update.level)  # 2 N rows, one per action
-    stats = play_stats(team, episodes, collated.dropped)
-    batch = collated.batch
+    stats: dict[str, Any] = {}
+    batch = collate(episodes, team.game.names, Layout.of(config)).batch  # 2 N rows, one per action
     if batch is None:
-        return episodes, stats
+        return stats
     with clock.phase("score"):
         watcher.phase("scoring what was played")
         lesson = prepare(team, batch, stats)
     with clock.phase("critic"):
         watcher.phase("valuing what was played")
         values, final = value_decisions(team, batch) if team.critics else (None, None)  # 3
-    lesson, returns = give_credit(lesson, values, final, config)  # 4 advantages, returns
+    lesson, returns = give_credit(training, lesson, values, final)  # 4 advantages, returns
     with clock.phase("update"):
-        if iteration >= config.critic.warmup or not team.critics:
+        learnt = iteration - config.rollout.staleness  # iterations that learnt something before
+        if learnt >= config.critic.warmup or not team.critics:
             stats["update"] = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
     if values is not None:
         with clock.phase("critic"):
             watcher.phase("fitting the critic")
             stats.update(fit_critics(team, training.optimisers, batch, values, returns, iteration))
-    else:
+    elif config.credit.baseline == "group":
         stats["groups_of_one"] = lone_groups(batch.groups)
     if "update" in stats:
         trained = lesson.batch.action_mask[lesson.learning].sum()
         stats["update_tokens_per_second"] = float(trained) / clock.seconds["update"]
-    return episodes, stats
+    return stats
 
 
-def give_credit(lesson: Lesson, values: Tensor | None, final: Tensor | None, config: Config) -> tuple[Lesson, Tensor]:
-    """The lesson with normalised advantages, and the returns the critic is fitted to."""
-    credit = assign_credit(lesson.batch, values, final, config.credit)
-    normalised = normalise_advantages(credit, lesson.batch, config.credit.normalise, lesson.learning)
+def give_credit(
+    training: Training, lesson: Lesson, values: Tensor | None, final: Tensor | None
+) -> tuple[Lesson, Tensor]:
+    """The lesson with normalised advantages, and the returns the critic is fitted to; running means move on."""
+    config, memory = training.team.config.credit, training.memory
+    credit = assign_credit(lesson.batch, values, final, config, memory.running)
+    if config.baseline == "running":
+        memory.running = running_means(lesson.batch, Links.of(config), memory.running, config.running_decay)
+    normalised = normalise_advantages(credit, lesson.batch, config.normalise, lesson.learning)
     return replace(lesson, credit=normalised), credit.returns
 
 

@@ -16,25 +16,26 @@ from marft.learn.losses import (
     action_log_ratio,
     approx_kl,
     clipped_surrogate,
-    importance_weight,
     ratio_statistics,
     reference_kl,
     token_log_ratio,
     value_loss,
 )
+from marft.learn.staleness import ratio_sums, share_of, stale_weight
 from marft.models.critic import Critic
 from marft.models.pack import pack
 from marft.models.policy import Entropy, Policy
 from marft.types import Batch, Credit
 
-Stats = dict[str, float]
+Stats = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Lesson:
     """What one update learns from, all [N, S] or [N]: old and reference log-probabilities, advantages, the carry M.
 
-    `learning` marks the rows of agents that learn.
+    `learning` marks the rows of agents that learn. `version` is the policy's when the update begins; rows of an older
+    one are `stale` [N].
     """
 
     batch: Batch
@@ -44,6 +45,12 @@ class Lesson:
     carry: Tensor
     temperature: Tensor
     learning: Tensor
+    version: int = 0
+
+    @property
+    def stale(self) -> Tensor:
+        """Which rows an older policy played."""
+        return self.batch.version < self.version
 
 
 @dataclass(frozen=True)
@@ -93,17 +100,21 @@ def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     """Improve an adapter on `rows` [n] of the batch for some epochs; returns what happened (see docs/metrics.md).
 
     Loss: the clipped surrogate plus the entropy bonus and the reference KL, summed over decisions and divided by the
-    minibatch's number of decisions, so that splitting it into packs changes nothing.
+    minibatch's number of decisions (or of actions: `loss_mean`), so that splitting it into packs changes nothing.
     """
     stopped: Stats = {}
     history: list[Stats] = []
+    drift: dict[str, Stats] = {}
     for epoch in range(config.epochs):
-        for chunk in _minibatches(rows, config.minibatches, seed + epoch):
-            history.append(_policy_step(learner, lesson, chunk, config))
+        parts = _minibatches(rows, config.minibatches, seed + epoch)
+        steps = [_policy_step(learner, lesson, part, config) for part in parts]
+        drift[str(epoch)] = _mean([{name: each[name] for name in ("kl", "ess")} for each in steps])
+        history += [{name: value for name, value in each.items() if name != "ess"} for each in steps]
         if config.kl_stop is not None and history[-1]["kl"] > config.kl_stop:
             stopped = {"stopped_early": 1.0}
             break
-    return {**_mean(history), **after_update(learner, lesson, rows, config), **stopped}
+    epochs = {"epochs": drift} if config.epochs > 1 else {}
+    return {**_mean(history), **after_update(learner, lesson, rows, config), **stopped, **epochs}
 
 
 def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
@@ -130,6 +141,15 @@ def decision_log_ratio(new: Tensor, old: Tensor, batch: Batch, config: UpdateCon
     return action_log_ratio(new, old, batch.action_mask, divisor)
 
 
+def correction(lesson: Lesson, rows: Tensor, batch: Batch, config: UpdateConfig) -> Tensor:
+    """min(pi_old / mu, cap) of the decisions of `batch`, the lesson's `rows`, where the sampler is not the old policy:
+    [n] or [n, S]. Rows of the present version weigh exactly 1, unless `old_logprobs` says that all are to be corrected.
+    """
+    log_ratio = decision_log_ratio(lesson.old[rows], batch.logprobs, batch, config)
+    wanted = lesson.stale[rows] | torch.tensor(config.old_logprobs == "sampler")
+    return stale_weight(log_ratio, wanted, config.importance_cap)
+
+
 def decision_mask(batch: Batch, config: UpdateConfig) -> Tensor:
     """Which entries of `decision_log_ratio` are decisions."""
     return batch.action_mask if config.level == "token" else torch.ones(batch.rows, dtype=torch.bool)
@@ -139,7 +159,7 @@ def select(batch: Batch, rows: Tensor) -> Batch:
     """The batch of some rows; per-episode fields stay whole."""
     per_row = (
         "tokens attention_mask action_mask decision_mask logprobs joint joint_mask rewards agent turn episode "
-        "words groups"
+        "words groups version"
     )
     return replace(batch, **{name: getattr(batch, name)[rows] for name in per_row.split()})
 
@@ -152,12 +172,14 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     """
     learner.optimiser.zero_grad(set_to_none=True)
     batch = select(lesson.batch, rows)
-    decisions = float(decision_mask(batch, config).sum())
-    # Entropy and KL are means per token, which at action level (where decisions are actions) weigh as one each
-    per_decision = decisions / float(batch.action_mask.sum())
+    by_action = config.level == "action" or config.loss_mean == "action"
+    units = float(batch.rows if by_action else batch.action_mask.sum())  # what the loss is a mean over
+    # Entropy and KL are means per token, whatever the surrogate is a mean over
+    per_unit = units / float(batch.action_mask.sum())
     rows = rows[_teaching(lesson, rows, config)]
     batch = select(lesson.batch, rows)
     sums: Stats = {"loss": 0.0, "kl": 0.0, "reference_kl": 0.0}
+    ratios = [0.0, 0.0, 0.0]
     for here, new, entropy in _packs_with_gradient(learner, lesson, batch, rows, config):
         mine = select(batch, here)
         chosen = rows[here]
@@ -166,26 +188,27 @@ def _policy_step(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
         surrogate = clipped_surrogate(
             log_ratio, _advantages(lesson, chosen, config), config.clip, config.clip_high or config.clip
         )
-        if config.old_logprobs == "sampler":
-            gap = decision_log_ratio(lesson.old[chosen], mine.logprobs, mine, config)
-            surrogate = surrogate * importance_weight(gap, config.importance_cap)
+        surrogate = surrogate * correction(lesson, chosen, mine, config)
         tokens = mine.action_mask
+        if by_action and config.level == "token":
+            surrogate = surrogate / tokens.sum(dim=1, keepdim=True)
         loss = surrogate.sum()
         spread = entropy[tokens].sum()
-        loss = loss - config.entropy * spread * per_decision
+        loss = loss - config.entropy * spread * per_unit
         if lesson.reference is not None and config.kl_in == "loss":
             distance = reference_kl(new, lesson.reference[chosen], tokens).sum()
             sums["reference_kl"] += float(distance.detach())
-            loss = loss + config.kl_reference * distance * per_decision
-        (loss / decisions).backward()  # type: ignore[no-untyped-call]
-        sums["loss"] += float(loss.detach()) / decisions
+            loss = loss + config.kl_reference * distance * per_unit
+        (loss / units).backward()  # type: ignore[no-untyped-call]
+        sums["loss"] += float(loss.detach()) / units
         sums["kl"] += float(approx_kl(token_log_ratio(new.detach(), old, tokens), tokens))
+        ratios = [sum(pair) for pair in zip(ratios, ratio_sums(log_ratio, decision_mask(mine, config)), strict=True)]
     parameters = [each for group in learner.optimiser.param_groups for each in group["params"]]
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm, error_if_nonfinite=True)
     learner.optimiser.step()
     tokens_seen = max(float(batch.action_mask.sum()), 1.0)
     per_token = {name: sums[name] / tokens_seen for name in ("kl", "reference_kl")}
-    return {"loss": sums["loss"], "grad_norm": float(norm), **per_token}
+    return {"loss": sums["loss"], "grad_norm": float(norm), **per_token, "ess": share_of(*ratios)}
 
 
 def _teaching(lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Tensor:

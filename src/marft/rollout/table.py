@@ -241,9 +241,8 @@ class Table:
         return view[max(0, len(view) - seat.view) :]
 
     def _final_views(self) -> dict[str, tuple[int, ...]]:
-        """Of each side that acted: the joint view after the last action, in the tokens of the side's last model."""
-        last = {action.side: action.agent for action in self.actions}
-        return {side: self._joint_view(name, "end") for side, name in last.items()}
+        """Of each agent that acted: the joint view after the last action, in the tokens of its model."""
+        return {name: self._joint_view(name, "end") for name in dict.fromkeys(each.agent for each in self.actions)}
 
     def _reward(self, outcome: Outcome) -> None:
         """Put a team reward on the episode's last action so far, an agent's reward on the agent's own last action."""
@@ -256,4 +255,5 @@ class Table:
             if not math.isfinite(reward):
                 raise MarftError(f"the reward of '{name}' is {reward}, not a finite number")
             action = self.actions[index]
-            self.actions[index] = replace(action, reward=action.reward + float(reward))
+            shared = 0.0 if mapping else float(reward)
+            self.actions[index] = replace(action, reward=action.reward + float(reward), shared=action.shared + shared)

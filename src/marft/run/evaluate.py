@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from marft.environments.base import Environment
-from marft.learn.collate import collate
+from marft.learn.collate import Layout, collate
 from marft.learn.losses import reference_kl
 from marft.learn.play import EVALUATION_SEED, play_plans
 from marft.learn.score import rows_of
@@ -18,7 +18,13 @@ from marft.learn.update import batch_logprobs, select
 from marft.models.pack import pack
 from marft.rollout import Plan
 from marft.run.progress import Watcher
-from marft.run.statistics import mean_interval, mean_majority_at_k, mean_pass_at_k, paired_difference
+from marft.run.statistics import (
+    majority_by_task,
+    mean_interval,
+    mean_majority_at_k,
+    mean_pass_at_k,
+    paired_difference,
+)
 from marft.team import Backend, Team
 from marft.types import Episode, MarftError, Task
 
@@ -111,7 +117,7 @@ def evaluate(team: Team, play: Play, seed: int, phase: Callable[[str], None] = l
     report: dict[str, Any] = {
         "tasks": count,
         "samples": settings.samples,
-        "sampled": summarise(sampled, settings.samples),
+        "sampled": summarise(sampled, settings.samples, settings.vote_tokens),
         "greedy": summarise(greedy, 1),
     }
     blind = without_verdict(team.game.environment)
@@ -142,11 +148,11 @@ def without_verdict(environment: Environment) -> Environment | None:
     return None if other is environment else other
 
 
-def summarise(episodes: Sequence[Episode], samples: int) -> dict[str, Any]:
+def summarise(episodes: Sequence[Episode], samples: int, vote_tokens: int | None = None) -> dict[str, Any]:
     """Success with its 95% interval, reward, pass@k, maj@k and success per task kind; failed episodes are failures.
 
     maj@k (`majority_at_k`) is there when the environment reads answers: a failed episode, and one without an answer,
-    does not vote.
+    does not vote. `tokens` is what an episode sampled on average; `vote_tokens` asks for the `vote` those buy.
     """
     tasks = [episode.task.id for episode in episodes]
     success = [success_of(episode) for episode in episodes]
@@ -158,6 +164,7 @@ def summarise(episodes: Sequence[Episode], samples: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "success": mean_interval(success, tasks).as_dict(),
         "reward": mean_interval([each.reward for each in episodes], tasks, bounded=False).as_dict(),
+        "tokens": sum(len(action.token_ids) for each in episodes for action in each.actions) / max(len(episodes), 1),
         "failed": sum(each.error is not None for each in episodes),
         "kinds": by_kind,
     }
@@ -167,7 +174,20 @@ def summarise(episodes: Sequence[Episode], samples: int) -> dict[str, Any]:
         answers = ["" if each.error else each.answer for each in episodes]
         if any(answers):
             report["maj_at"] = {str(k): mean_majority_at_k(answers, success, tasks, k) for k in powers}
+            if vote_tokens is not None:
+                report["vote"] = vote(episodes, samples, vote_tokens / max(report["tokens"], 1.0))
     return report
+
+
+def vote(episodes: Sequence[Episode], samples: int, affordable: float) -> dict[str, Any]:
+    """The majority vote of as many samples a task as a budget affords, at least 1 and at most the `samples` there are.
+
+    `affordable` is the budget's tokens over those of a sample; `k` is how many voted.
+    """
+    k = min(max(1, int(affordable)), samples)
+    answers = ["" if each.error else each.answer for each in episodes]
+    wins = majority_by_task(answers, [success_of(each) for each in episodes], [each.task.id for each in episodes], k)
+    return {"k": k, "affordable": affordable, "success": mean_interval(list(wins.values()), list(wins)).as_dict()}
 
 
 def success_of(episode: Episode) -> float:
@@ -238,7 +258,7 @@ def retention(team: Team, episodes: Sequence[Episode]) -> dict[str, Any]:
 
     An agent that is an endpoint is left out: what becomes of its language is not ours to measure.
     """
-    batch = collate(episodes, team.game.names, "token").batch
+    batch = collate(episodes, team.game.names, Layout("token")).batch
     if batch is None:
         return {}
     agents, budget = team.game.agents, team.config.update.micro_tokens

@@ -154,14 +154,22 @@ def majority_at_k(answers: Sequence[str], successes: Sequence[float], k: int) ->
     return sum(chances[count] * worth[answer] for answer, count in votes.items())
 
 
-def mean_majority_at_k(answers: Iterable[str], successes: Iterable[float], tasks: Iterable[Hashable], k: int) -> float:
-    """maj@k averaged over tasks; every task needs k samples."""
+def majority_by_task(
+    answers: Iterable[str], successes: Iterable[float], tasks: Iterable[Hashable], k: int
+) -> dict[Hashable, float]:
+    """maj@k of each task; every one needs k samples."""
     said: dict[Hashable, list[tuple[str, float]]] = defaultdict(list)
     for answer, success, task in zip(answers, successes, tasks, strict=True):
         said[task].append((answer, success))
-    return fmean(
-        majority_at_k([answer for answer, _ in each], [success for _, success in each], k) for each in said.values()
-    )
+    return {
+        task: majority_at_k([answer for answer, _ in each], [success for _, success in each], k)
+        for task, each in said.items()
+    }
+
+
+def mean_majority_at_k(answers: Iterable[str], successes: Iterable[float], tasks: Iterable[Hashable], k: int) -> float:
+    """maj@k averaged over tasks; every task needs k samples."""
+    return fmean(majority_by_task(answers, successes, tasks, k).values())
 
 
 def t_quantile(level: float, df: int) -> float:

@@ -3,7 +3,7 @@
 import torch
 
 from builders import Plain, action, episode, policy_of, snapshot, tiny_base
-from marft.learn.collate import collate, pad, unpad
+from marft.learn.collate import Layout, collate, pad, unpad
 from marft.learn.update import action_starts, batch_logprobs
 from marft.types import Failure
 
@@ -11,7 +11,7 @@ EOS = 3  # also what pads, in many models
 
 
 def batch_of(*episodes, level="action", agents=("ann", "bob")):
-    return collate(list(episodes), agents, level).batch
+    return collate(list(episodes), agents, Layout(level)).batch
 
 
 def test_a_prompt_of_three_and_an_action_of_two_mask_exactly_the_two():
@@ -47,7 +47,7 @@ def test_decisions_are_first_tokens_or_all_tokens():
 
 def test_rows_keep_the_order_of_execution_and_know_where_they_are_from():
     one = episode(action("bob"), action("ann", turn=1, reward=2.0), group="x")
-    ends = {"terminated": False, "truncated": True, "final_joint_ids": {"": (7, 8, 9)}}
+    ends = {"terminated": False, "truncated": True, "final_joint_ids": {"ann": (7, 8, 9)}}
     two = episode(action("ann", reward=-1.0), group="y", **ends)
     batch = batch_of(one, two)
     assert batch.agent.tolist() == [1, 0, 0]
@@ -74,11 +74,11 @@ def test_failed_and_empty_episodes_are_left_out_whole_and_counted():
     good = episode(action(tokens=(8,)))
     failed = episode(action(), error=Failure("ann", "why"), terminated=False)
     hollow = [episode(action(), action("bob", tokens=())), episode(action(prompt=(), tokens=(), reward=1.0)), episode()]
-    found = collate([failed, good, *hollow], ("ann", "bob"), "action")
+    found = collate([failed, good, *hollow], ("ann", "bob"), Layout())
     assert found.dropped == {"failed": 1, "empty": 3}
     assert (found.batch.rows, found.batch.tokens.tolist()) == (1, [[5, 6, 7, 8]])
     assert len(found.batch.terminated) == 1
-    nothing = collate([failed, *hollow], ("ann", "bob"), "action")
+    nothing = collate([failed, *hollow], ("ann", "bob"), Layout())
     assert (nothing.batch, nothing.dropped) == (None, {"failed": 1, "empty": 3})
 
 

@@ -14,10 +14,13 @@ from marft.learn.credit import (
     assign_credit,
     critic_credit,
     gae,
+    group_advantages,
     group_credit,
     lone_groups,
     normalise_advantages,
     return_credit,
+    running_credit,
+    running_means,
 )
 from marft.types import Batch, Credit
 
@@ -72,6 +75,7 @@ def make_batch(
         final_joint=blank[: len(episodes)],
         final_joint_mask=action_mask[: len(episodes)],
         terminated=torch.tensor(terminated or [True] * len(episodes)),
+        version=torch.zeros(len(said), dtype=torch.long),
     )
     return batch, values
 
@@ -366,6 +370,58 @@ def test_group_credit_at_token_level_compares_whole_actions() -> None:
     # first decisions' returns 2 and 0, mean 1; returns-to-go stay those of each token
     assert credit.advantages[:, PROMPT:].tolist() == [[1, 1, 0], [-1, 0, 0]]
     assert credit.returns[:, PROMPT:].tolist() == [[2, 4, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "scale", "expected"),
+    [
+        # returns 1, 0, 0, 3 of one group: mean 1, population variance (0 + 1 + 1 + 4) / 4
+        ("all", "none", [0, -1, -1, 2]),
+        ("all", "std", [0, -1 / 1.5**0.5, -1 / 1.5**0.5, 2 / 1.5**0.5]),
+        # means of the others: 1, 4/3, 4/3, 1/3
+        ("others", "none", [0, -4 / 3, -4 / 3, 8 / 3]),
+        ("others", "std", [0, -4 / 3 / 1.5**0.5, -4 / 3 / 1.5**0.5, 8 / 3 / 1.5**0.5]),
+    ],
+)
+def test_the_group_relative_family_by_hand(mean: str, scale: str, expected: list[float]) -> None:
+    returns = torch.tensor([7.0, 1.0, 0.0, 0.0, 3.0, 2.0, 2.0], dtype=torch.float64)
+    groups = torch.tensor([9, 4, 4, 4, 4, 6, 6])
+    found = group_advantages(returns, groups, mean, scale).tolist()
+    assert found == pytest.approx([0, *expected, 0, 0], abs=1e-12)
+    assert found[0] == found[5] == found[6] == 0  # one alone, and two that are equal: exactly 0
+
+
+def test_leave_one_out_is_the_return_less_the_mean_of_the_others() -> None:
+    generator = torch.Generator().manual_seed(3)
+    returns = torch.randn(40, generator=generator, dtype=torch.float64)
+    groups = torch.randint(0, 6, (40,), generator=generator)
+    for place, found in enumerate(group_advantages(returns, groups, "others").tolist()):
+        others = [float(returns[i]) for i in range(40) if groups[i] == groups[place] and i != place]
+        assert found == pytest.approx(float(returns[place]) - sum(others) / len(others))
+
+
+def test_rounding_is_not_divided_by_its_own_tiny_spread() -> None:  # NeMo-RL#4161
+    returns = torch.tensor([0.1 + 0.2, 0.3, 0.3], dtype=torch.float64)
+    assert group_advantages(returns, torch.zeros(3), "all", "std").tolist() == [0, 0, 0]
+
+
+def test_a_running_baseline_per_role_in_a_zero_sum_game() -> None:  # prime-rl#3136
+    played = [[Said(0, 0, reward=r), Said(1, 0, reward=-r)] for r in (3, 1)]
+    batch, _ = make_batch(played)
+    links = Links(gamma=0.0, gamma_agent=0.0)
+    first = running_credit(batch, links, {})
+    assert row_numbers(first.advantages) == [1, -1, -1, 1]  # against this batch's own means, 2 and -2
+    means = running_means(batch, links, {}, 0.9)
+    assert means == pytest.approx({"agent0": 2, "agent1": -2})
+    later, _ = make_batch([[Said(0, 0, reward=4.0), Said(1, 0, reward=-4.0)]])
+    # The white side got better: every one of its actions is above what it earned before, and black's below
+    assert row_numbers(running_credit(later, links, means).advantages) == pytest.approx([2, -2])
+    assert running_means(later, links, means, 0.9) == pytest.approx({"agent0": 2.2, "agent1": -2.2})
+
+
+def test_who_did_not_act_keeps_its_running_mean() -> None:
+    batch, _ = make_batch([[Said(1, 0, reward=1.0)]])
+    assert running_means(batch, Links(), {"agent0": 5.0, "agent1": 0.0}, 0.5) == {"agent0": 5.0, "agent1": 0.5}
 
 
 # ---- normalisation

@@ -17,9 +17,9 @@ from builders import Plain, World, agent, config_of, letters_base, snapshot, sti
 from marft.game.dependency import chain, parallel
 from marft.game.flexmg import FlexMG
 from marft.generate.scripted import Scripted
-from marft.learn.collate import collate
+from marft.learn.collate import Layout, collate
 from marft.learn.score import prepare, value_decisions
-from marft.learn.train import give_credit
+from marft.learn.train import Training, give_credit
 from marft.learn.update import Learner, update_agent
 from marft.models.critic import Critic
 from marft.models.policy import Policy
@@ -74,17 +74,20 @@ GAMES = {  # D, longest replies of ann and bob, world, turns
 
 
 class Game:
-    """Every episode of a game with its return, and the team that learns it; `mixed`: each agent on its own model."""
+    """Every episode of a game with its return, and the team that learns it.
 
-    def __init__(self, kind, level, adapters, stir_critic, mixed=False, tuning="lora"):
+    `mixed`: each agent on its own model; `independent`: each with a chain and a critic of its own.
+    """
+
+    def __init__(self, kind, level, adapters, stir_critic, mixed=False, tuning="lora", independent=False):
         dependency, longest, world, turns = GAMES[kind]
         agents = tuple(
             agent(name, adapter=adapter, max_tokens=tokens)
             for name, adapter, tokens in zip(("ann", "bob"), adapters, longest, strict=True)
         )
-        config = config_of(
-            "ann", "bob", credit=EXACT, update={"level": level, "max_grad_norm": 1e9, "micro_tokens": 300}
-        )
+        update = {"level": level, "max_grad_norm": 1e9, "micro_tokens": 300}
+        alone = {"learner": "ippo", "critic": {"kind": "own"}} if independent else {}
+        config = config_of("ann", "bob", credit=EXACT, update=update, **alone)
         self.config, self.stir_critic = config, stir_critic
         if mixed:  # other weights, another width, and the same letters under other numbers
             backends = (
@@ -101,14 +104,17 @@ class Game:
         self.episodes = self.play([every_reply(tokens) for tokens in longest] * turns)
 
     def backend(self, base, members, adapters, critic_name, tuning):
-        policy = Policy(base, self.config.lora, [*dict.fromkeys(adapters), critic_name], tuning=tuning)
+        own = self.config.critic.kind == "own"
+        names = {member: f"critic-{member}" if own else critic_name for member in members}
+        policy = Policy(base, self.config.lora, list(dict.fromkeys([*adapters, *names.values()])), tuning=tuning)
         stirred(policy, seed=1)
-        critic = Critic(policy, critic_name)
+        critics = {name: Critic(policy, name) for name in dict.fromkeys(names.values())}
         if self.stir_critic:
             torch.manual_seed(7)
-            torch.nn.init.normal_(critic.head.weight, std=0.1)
-            critic.head.bias.data.fill_(0.1)
-        return Backend(policy, critic, None, members)
+            for critic in critics.values():
+                torch.nn.init.normal_(critic.head.weight, std=0.1)
+                critic.head.bias.data.fill_(0.1)
+        return Backend(policy, {member: critics[name] for member, name in names.items()}, None, members)
 
     def play(self, replies):
         """Each joint action once; those after an early end are the same episode."""
@@ -155,10 +161,10 @@ class Game:
     def ours(self, chances):
         """The library's gradient per adapter, each episode weighed by its chance."""
         team, config = self.team, self.team.config
-        batch = collate(self.episodes, team.game.names, config.update.level).batch
+        batch = collate(self.episodes, team.game.names, Layout.of(config)).batch
         lesson = prepare(team, batch, {})
         values, final = value_decisions(team, batch)
-        lesson, _ = give_credit(lesson, values, final, config)
+        lesson, _ = give_credit(Training(team, {}), lesson, values, final)
         weighed = lesson.credit.advantages * chances[batch.episode][:, None]
         lesson = replace(lesson, credit=replace(lesson.credit, advantages=weighed))
         found = {}
@@ -193,6 +199,12 @@ def test_agents_on_different_models_learn_from_one_chain(kind, level, tuning):
     # Over two turns bob's gradient is the small rest of large terms: 1e-5 of it is about what float32 can tell
     limit = 2e-5 if kind == "two turns" else 1e-5
     check(Game(kind, level, ("ann", "bob"), True, mixed=True, tuning=tuning), True, limit)
+
+
+@pytest.mark.parametrize("level", ["action", "token"])
+@pytest.mark.parametrize("kind", ["chain with one reward", "parallel"])
+def test_independent_learners_of_a_team_reward_have_its_exact_gradient_too(kind, level):
+    check(Game(kind, level, ("ann", "bob"), True, independent=True), True)
 
 
 def check(game, stir_critic, limit=1e-5):

@@ -1,7 +1,6 @@
 """The loop and its steps: what is played, what joins the reward, who is updated and who is left alone."""
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,7 @@ import torch
 
 from builders import World, action, config_of, episode, same, snapshot, stirred, team_of
 from marft.learn.clock import Clock
-from marft.learn.collate import collate
-from marft.learn.play import play_iteration, task_indices
+from marft.learn.collate import Layout, collate
 from marft.learn.train import Training, give_credit, iterate, prepare, set_learning_rate, units, update_agents
 from marft.models.pack import pack
 from marft.run.progress import Silent
@@ -43,36 +41,6 @@ def moved(before, team):
 
 
 # ---- what is played
-
-
-def test_an_endless_split_is_played_on_and_on():
-    team = team_of("ann", rollout={"tasks": 3, "samples": 1}, world=World())
-    assert [task_indices(team, iteration) for iteration in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-
-
-def test_a_finite_split_is_played_epoch_by_epoch_each_shuffled():
-    world = World()
-    world.size = lambda split: 7
-    team = team_of("ann", rollout={"tasks": 3, "samples": 1}, world=world)
-    played = [index for iteration in range(14) for index in task_indices(team, iteration)]
-    epochs = [played[start : start + 7] for start in range(0, 42, 7)]
-    assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 3
-    again = team_of("ann", rollout={"tasks": 3, "samples": 1}, world=world)
-    assert task_indices(again, 9) == played[27:30]  # a resumed run goes on where it was
-    other = team_of("ann", rollout={"tasks": 3, "samples": 1}, world=world, seed=1)
-    assert [task_indices(other, iteration) for iteration in range(2)] != [played[:3], played[3:6]]
-    more = team_of("ann", rollout={"tasks": 16, "samples": 1}, world=world)
-    assert sorted(Counter(task_indices(more, 0)).values()) == [2] * 5 + [3] * 2
-
-
-def test_an_iteration_plays_every_task_so_many_times_with_draws_of_its_own():
-    team = team_of("ann", world=World(), rollout={"tasks": 3, "samples": 4, "sampling": {"max_tokens": 12}})
-    first, second = (play_iteration(team, iteration, Silent()) for iteration in range(2))
-    assert Counter(each.task.id for each in first) == {f"train-{n}": 4 for n in range(3)}
-    assert {each.task.id for each in second} == {f"train-{n}" for n in range(3, 6)}
-    assert len({each.actions[0].token_ids for each in [*first, *second]}) > 20
-    assert first == play_iteration(team, 0, Silent())
 
 
 def failing(share, count=8):
@@ -127,7 +95,7 @@ def batch_of(team, level="action"):
         episode(action("ann", (4, 5), (8, 9, 3)), action("bob", (4, 6), (9,), reward=1.0)),
         episode(action("ann", (4, 5), (10,)), action("bob", (4, 7), (9, 8), reward=0.5)),
     ]
-    return collate(played, team.game.names, level).batch
+    return collate(played, team.game.names, Layout(level)).batch
 
 
 def kl_by_hand(team, batch, row):
@@ -177,7 +145,7 @@ def test_credit_is_normalised_as_asked_and_returns_are_not():
     for how, mean in (("batch", 0.0), ("none", 0.75)):
         credit = {"normalise": how, "baseline": "none", "gamma": 1, "gamma_agent": 1}
         team = team_of("ann", "bob", credit=credit, critic={"kind": "none"})
-        lesson, returns = give_credit(prepare(team, batch_of(team), {}), None, None, team.config)
+        lesson, returns = give_credit(Training(team, {}), prepare(team, batch_of(team), {}), None, None)
         first = lesson.batch.decision_mask
         assert float(lesson.credit.advantages[first].mean()) == pytest.approx(mean, abs=1e-6)
         assert returns[first].tolist() == [1, 1, 0.5, 0.5]
@@ -322,26 +290,3 @@ def test_no_agent_may_act_with_the_critics_adapter_or_a_name_that_is_no_folder(n
 def test_a_factor_for_earlier_updates_needs_earlier_updates():
     with pytest.raises(MarftError, match=r"update\.carry: 'happo' corrects for earlier updates"):
         config_of("ann", "bob", update={"carry": "happo", "schedule": "simultaneous"})
-
-
-def test_a_task_that_comes_twice_makes_two_groups():
-    team = team_of("ann", "bob", rollout={"tasks": 4, "samples": 2, "sampling": {"max_tokens": 2}})
-    world = team.game.environment
-    same = replace(team, game=replace(team.game, environment=Repeating(world)))
-    episodes = play_iteration(same, 0, Silent())
-    assert len({each.task.id for each in episodes}) == 1
-    assert [each.group for each in episodes] == [f"train-0/{place}" for place in range(4) for _ in range(2)]
-
-
-class Repeating:
-    """Another world's first task, again and again."""
-
-    def __init__(self, world):
-        self.world = world
-        self.name, self.reset, self.observe, self.step = world.name, world.reset, world.observe, world.step
-
-    def size(self, split):
-        return 1
-
-    def task(self, split, index):
-        return self.world.task(split, 0)

@@ -10,7 +10,7 @@ from torch.nn.functional import rms_norm
 
 from builders import Plain, action, episode, policy_of, same, snapshot, tiny_base
 from marft.config import CriticConfig, UpdateConfig
-from marft.learn.collate import collate, unpad
+from marft.learn.collate import Layout, collate, unpad
 from marft.learn.update import (
     Learner,
     Lesson,
@@ -49,10 +49,10 @@ class Small:
                     action("bob", (4, 7, *ids(4)), ids(7), joint_ids=(4, 6, 8, *ids(6))),
                     terminated=not cut,
                     truncated=cut,
-                    final_joint_ids={"": (4, 6, 8, *ids(5))},
+                    final_joint_ids={"bob": (4, 6, 8, *ids(5))},
                 )
             )
-        self.batch = collate(played, AGENTS, level).batch
+        self.batch = collate(played, AGENTS, Layout(level)).batch
         heat = torch.where(self.batch.agent == 0, 1.0, 0.7)
         self.old = batch_logprobs(self.policy, self.batch, self.adapters, heat, 1000)
         generator = torch.Generator().manual_seed(1)
@@ -156,15 +156,15 @@ def test_micro_batches_add_up_to_the_whole(level, settings):
         assert found == pytest.approx(stats, rel=1e-5, abs=1e-6)
 
 
-@LEVELS
-def test_the_loss_is_what_the_formula_says(level):
+@pytest.mark.parametrize(("level", "mean"), [("action", "decision"), ("token", "decision"), ("token", "action")])
+def test_the_loss_is_what_the_formula_says(level, mean):
     small = Small(level)
     clip, weight, beta = 0.1, 0.3, 0.4
     generator = torch.Generator().manual_seed(5)
     old = torch.where(small.batch.action_mask, small.old + 0.2 * torch.randn(small.old.shape, generator=generator), 0.0)
     reference = torch.where(small.batch.action_mask, small.old - 0.3, 0.0)
     lesson = replace(small.lesson, old=old, reference=reference, carry=torch.linspace(0.8, 1.2, small.batch.rows))
-    ours, stats = small.gradient(lesson, clip=clip, clip_high=0.25, entropy=weight, kl_reference=beta)
+    ours, stats = small.gradient(lesson, clip=clip, clip_high=0.25, entropy=weight, kl_reference=beta, loss_mean=mean)
 
     plain = Plain(small.base.model)
     leaves = {key: each.requires_grad_() for key, each in snapshot(small.policy, "ann").items()}
@@ -180,11 +180,12 @@ def test_the_loss_is_what_the_formula_says(level):
         if level == "action":
             gap, advantage = gap.sum(), advantage[0]
         ratio = gap.exp()
-        surrogate -= torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1.25) * advantage).sum()
+        lesser = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1.25) * advantage)
+        surrogate -= lesser.mean() if mean == "action" else lesser.sum()
         spread -= (logs.exp() * logs).sum()
         away = reference[number, start:end] - new
         distance += (away.exp() - away - 1).sum()
-        decisions += gap.numel()
+        decisions += 1 if mean == "action" else gap.numel()
         tokens += end - start
     loss = surrogate / decisions - weight * spread / tokens + beta * distance / tokens
     loss.backward()

@@ -190,6 +190,23 @@ def test_samples_of_a_task_vote_and_failed_or_silent_ones_do_not():
     assert report["pass_at"] == pytest.approx({"1": 1 / 3, "2": 1 / 2, "3": 1 / 2})
 
 
+def test_a_budget_of_tokens_buys_as_many_votes_as_it_can_pay():
+    """x: 7, 7, 8 of which 7 is right; y: 8, 8, 7 of which 8 is right; three tokens an episode."""
+    spoken = {"x": [("7", 1), ("7", 1), ("8", 0)], "y": [("8", 1), ("8", 1), ("7", 0)]}
+    episodes = [
+        episode(action(tokens=(8, 9, 3)), metrics={"success": float(win)}, group=name, task=Task(name, "?"),
+                sample=sample, answer=answer)
+        for name, rows in spoken.items() for sample, (answer, win) in enumerate(rows)
+    ]  # fmt: skip
+    assert summarise(episodes, 3)["tokens"] == 3
+    assert "vote" not in summarise(episodes, 3)
+    found = {budget: summarise(episodes, 3, budget)["vote"] for budget in (1, 8, 9, 100)}
+    assert [each["k"] for each in found.values()] == [1, 2, 3, 3]
+    assert found[100]["affordable"] == pytest.approx(100 / 3)
+    means = [each["success"]["mean"] for each in found.values()]
+    assert means == pytest.approx([2 / 3, 2 / 3, 1, 1])  # of a task's pairs one is right and two are ties
+
+
 @dataclass(frozen=True)
 class Guessing:
     """Two turns to guess a letter; with an oracle the team hears that the first guess was wrong."""

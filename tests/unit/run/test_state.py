@@ -40,7 +40,7 @@ def whole_state(training):
         for name in team.backends[0].policy.adapters
         for key, each in snapshot(team.backends[0].policy, name).items()
     }
-    state |= {("head", key): each.clone() for key, each in team.backends[0].critic.head.state_dict().items()}
+    state |= {("head", key): each.clone() for key, each in team.critics["critic"].head.state_dict().items()}
     for name, optimiser in training.optimisers.items():
         for number, moments in optimiser.state_dict()["state"].items():
             state |= {(f"optimiser {name}", number, key): each.clone() for key, each in moments.items()}

@@ -1,0 +1,139 @@
+"""From recorded runs to numbers: means over seeds with intervals, and differences between conditions seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from benchmarks.study.conditions import Condition, Contrast, Experiment, Run
+from benchmarks.study.records import Record, Records
+from marft.run.statistics import Interval, mean_interval, t_quantile
+
+Measure = Literal["before", "area", "final", "greedy"]
+Verdict = Literal["better", "worse", "no difference shown", "not known"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The records of an experiment: condition key -> seed -> record. `wanted` are the runs it has."""
+
+    experiment: Experiment
+    records: Mapping[str, Mapping[int, Record]]
+    wanted: Mapping[str, int]
+
+    @classmethod
+    def of(cls, experiment: Experiment, runs: Sequence[Run], records: Records) -> Findings:
+        """What was recorded of these runs."""
+        found: dict[str, dict[int, Record]] = {each.key: {} for each in experiment.conditions}
+        wanted = dict.fromkeys(found, 0)
+        for run in runs:
+            wanted[run.condition] += 1
+            record = records.of(run)
+            if record is not None:
+                found[run.condition][run.seed] = record
+        return cls(experiment, found, wanted)
+
+    @property
+    def every(self) -> list[Record]:
+        """All records."""
+        return [record for seeds in self.records.values() for record in seeds.values()]
+
+    @property
+    def measured(self) -> list[Condition]:
+        """The conditions of which there is at least one record."""
+        return [each for each in self.experiment.conditions if self.records[each.key]]
+
+    def values(self, key: str, measure: Measure) -> dict[int, float]:
+        """Seed -> value; a run without training has no area."""
+        found = {seed: value_of(record, measure) for seed, record in self.records[key].items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, key: str, measure: Measure) -> Interval | None:
+        """Over seeds; None without any."""
+        return over_seeds(self.values(key, measure))
+
+    def difference(self, condition: Condition, measure: Measure) -> Interval | None:
+        """To the baseline of its group; None for the baseline itself, and without a common seed."""
+        baseline = self.experiment.baseline_of(condition)
+        if condition.key == baseline:
+            return None
+        return paired(self.values(baseline, measure), self.values(condition.key, measure))
+
+    def contrast(self, contrast: Contrast, measure: Measure) -> Interval | None:
+        """Over the seeds that all its conditions have."""
+        signed = [(1, key) for key in contrast.plus] + [(-1, key) for key in contrast.minus]
+        values = [(sign, self.values(key, measure)) for sign, key in signed]
+        common = set.intersection(*(set(found) for _, found in values))
+        return over_seeds({seed: sum(sign * found[seed] for sign, found in values) for seed in sorted(common)})
+
+    def average(self, key: str, *path: str) -> float | None:
+        """The mean over seeds of a number somewhere in the records; None where no record has it."""
+        found = [value for record in self.records[key].values() if (value := at(record, *path)) is not None]
+        return fmean(found) if found else None
+
+
+def value_of(record: Record, measure: Measure) -> float | None:
+    """A measure of one run: held-out success at temperature 1 before and after training and greedily after it, and the
+    area under its learning curve, which is the mean success over training."""
+    evaluations = record["evaluations"]
+    if measure == "area":
+        return fmean(record["curve"]) if record["curve"] else None
+    first, last = min(evaluations, key=int), max(evaluations, key=int)
+    return float(evaluations[first if measure == "before" else last]["greedy" if measure == "greedy" else "sampled"])
+
+
+def at(record: Any, *path: str) -> Any:
+    """What stands at a path of keys; None where there is no such key."""
+    for key in path:
+        if not isinstance(record, Mapping) or key not in record:
+            return None
+        record = record[key]
+    return record
+
+
+def over_seeds(values: Mapping[int, float]) -> Interval | None:
+    """The mean and its 95% Student interval, each seed a draw; without an end on either side for one seed."""
+    if not values:
+        return None
+    return mean_interval(list(values.values()), list(values), bounded=False)
+
+
+def paired(baseline: Mapping[int, float], other: Mapping[int, float]) -> Interval | None:
+    """The mean of other - baseline over the seeds that both have, and its 95% Student interval."""
+    common = sorted(baseline.keys() & other.keys())
+    return over_seeds({seed: other[seed] - baseline[seed] for seed in common})
+
+
+def verdict(difference: Interval | None) -> Verdict:
+    """What a difference and its interval say."""
+    if difference is None or math.isinf(difference.low):
+        return "not known"
+    if difference.low > 0:
+        return "better"
+    return "worse" if difference.high < 0 else "no difference shown"
+
+
+def band(curves: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """(mean, half the width of its 95% Student interval) of curves, iteration by iteration, up to the shortest's end.
+
+    With one curve the width is 0.
+    """
+    columns = list(zip(*curves, strict=False))
+    means = [fmean(column) for column in columns]
+    n = len(curves)
+    if n == 1:
+        return means, [0.0] * len(means)
+    quantile = t_quantile(0.95, n - 1)
+    variances = [
+        sum((value - mean) ** 2 for value in column) / (n - 1) for column, mean in zip(columns, means, strict=True)
+    ]
+    return means, [quantile * math.sqrt(variance / n) for variance in variances]
+
+
+def smooth(curve: Sequence[float], width: int = 5) -> list[float]:
+    """Each value averaged with those around it, `width` in all, fewer at the ends."""
+    half = width // 2
+    return [fmean(curve[max(0, place - half) : place + half + 1]) for place in range(len(curve))]

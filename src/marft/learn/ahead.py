@@ -1,0 +1,168 @@
+"""Play and learning of one iteration: one after the other, or at the same time where they do not wait for each other.
+
+With `rollout.staleness: k`, iteration i plays with the newest weights and learns from what was played k iterations
+earlier. Neither needs the other, so where play has weights of its own both go on at once. The results are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from marft.learn.clock import Clock
+from marft.learn.memory import Memory, Round
+from marft.learn.play import Played, play_iteration
+from marft.run.progress import Watcher
+from marft.team import Team
+from marft.types import Episode
+
+T = TypeVar("T")
+Learn = Callable[[Sequence[Episode], Watcher], dict[str, Any]]
+"""What is to be done with episodes; returns what it says of itself."""
+
+
+def play_and_learn(
+    team: Team, memory: Memory, iteration: int, learn: Learn, clock: Clock, watcher: Watcher
+) -> tuple[list[Episode], dict[str, Any]]:
+    """Play an iteration and `learn` from what is due; returns all episodes played, and what both say.
+
+    An exception on either side propagates when the other side has ended; where learning fails, play is cut short.
+    """
+    config = team.config.rollout
+    if config.staleness and plays_apart(team):
+        hold(team)
+        both = Both(watcher)
+        with beside(play_iteration(team, memory.record, iteration, Side(both, 0))) as playing:
+            learnt = _learn(memory.due(iteration, config.staleness, config.reuse), learn, Side(both, 1))
+            both.phase(1, "")
+            with clock.phase("rollout"):  # what is left of it
+                played = playing.result()
+        team.rest()
+        _note(team, memory, iteration, played)
+    else:
+        with clock.phase("rollout"):
+            played = asyncio.run(play_iteration(team, memory.record, iteration, watcher))
+            team.rest()
+        due = _note(team, memory, iteration, played)
+        learnt = _learn(due, learn, watcher)
+    if not (config.staleness or config.reuse or config.resample):
+        del learnt["learnt"]  # it is what was played
+    return played.episodes, {**played.stats, **learnt}
+
+
+def plays_apart(team: Team) -> bool:
+    """Whether everybody at the table plays with weights that learning does not move."""
+    return all(seat.generator.own_weights for seat in team.seats.values())
+
+
+def hold(team: Team) -> None:
+    """Have everything that generates keep the weights of now until it is told of new ones."""
+    adapters = tuple(dict.fromkeys(agent.adapter for agent in team.game.agents))
+    for generator in {id(seat.generator): seat.generator for seat in team.seats.values()}.values():
+        generator.hold(adapters)
+
+
+@contextmanager
+def beside(work: Coroutine[Any, Any, T]) -> Iterator[Future[T]]:
+    """Run a coroutine in a thread and on a loop of its own while the body runs here; the future has its result.
+
+    It has ended when the context is left: whatever the body raises (a second Ctrl-C too) cancels it.
+    """
+    result: Future[T] = Future()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+
+    async def turn() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        started.set_result((asyncio.get_running_loop(), task))
+        return await work
+
+    def run() -> None:
+        try:
+            result.set_result(asyncio.run(turn()))
+        except BaseException as error:  # it belongs to whoever asks for the result
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, name="play", daemon=True)  # daemon: a third Ctrl-C must not wait for it
+    thread.start()
+    try:
+        yield result
+    except BaseException:
+        loop, task = started.result()
+        if not result.done():
+            loop.call_soon_threadsafe(task.cancel)
+        raise
+    finally:
+        thread.join()
+
+
+class Both:
+    """One watcher for two sides that work at the same time: what they do is shown side by side."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._lock = threading.Lock()
+        self._now: dict[int, str] = {}
+
+    def phase(self, side: int, name: str, done: int | None = None, total: int | None = None) -> None:
+        """What a side does now; an empty name: nothing."""
+        count = "" if done is None else f" {done}" if total is None else f" {done}/{total}"
+        with self._lock:  # a watcher is told by one at a time
+            self._now[side] = f"{name}{count}"
+            self._watcher.phase(" · ".join(self._now[each] for each in sorted(self._now) if self._now[each]))
+
+    def tell(self, say: Callable[[Watcher], None]) -> None:
+        """Tell the watcher something else."""
+        with self._lock:
+            say(self._watcher)
+
+
+class Side:
+    """A `Watcher` of one of two sides."""
+
+    def __init__(self, both: Both, number: int) -> None:
+        self._both, self._number = both, number
+
+    def start(self, summary: Mapping[str, object], iterations: int = 0, first: int = 0) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.start(summary, iterations, first))
+
+    def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """Shown beside what the other side does."""
+        self._both.phase(self._number, name, done, total)
+
+    def iteration(self, metrics: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.iteration(metrics))
+
+    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.evaluation(title, report))
+
+    def note(self, text: str) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.note(text))
+
+    def finish(self) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.finish())
+
+
+def _note(team: Team, memory: Memory, iteration: int, played: Played) -> list[Round]:
+    """Remember what was played; returns what is due with it."""
+    config = team.config.rollout
+    fresh = Round(iteration, played.kept)
+    memory.record = played.record
+    due = Memory(rounds=(*memory.rounds, fresh)).due(iteration, config.staleness, config.reuse)
+    memory.add(fresh, config.staleness, config.reuse)
+    return due
+
+
+def _learn(due: Sequence[Round], learn: Learn, watcher: Watcher) -> dict[str, Any]:
+    episodes = [each for round in due for each in round.episodes]
+    stats = learn(episodes, watcher) if episodes else {}
+    return {**stats, "learnt": {"episodes": len(episodes), "iterations": len(due)}}
