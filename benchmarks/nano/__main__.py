@@ -37,9 +37,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=Recipe.steps)
-    parser.add_argument("--folder", type=Path, help="write the model here, replacing what it holds")
+    parser.add_argument("--folder", type=Path, help="write the model here, where nothing may be yet")
     parser.add_argument("--tasks", type=int, default=256, help="held-out problems for each team")
     given = parser.parse_args()
+    if given.folder and given.folder.exists():
+        parser.error(f"--folder: {given.folder} exists already; name one that does not")
     recipe = Recipe(seed=given.seed, steps=given.steps)
     started = time.perf_counter()
 

@@ -21,6 +21,7 @@ MOST = 20  # the largest number that occurs
 NAMES = ("tom", "ann", "ben", "eva")
 THINGS = ("apples", "pears", "nuts")
 VERBS = {"+": ("gets", "finds", "buys"), "-": ("loses", "gives", "eats", "sells")}
+SIGNS = ("+", "-", "*")
 TIMES = {2: "doubles", 3: "triples"}
 ASIDE = "sees"  # what it counts does not belong to the sum
 KINDS = (
@@ -93,7 +94,7 @@ def read_plan(text: str) -> Plan | None:
     """The plan that a message is, as a whole; None when it is none."""
     words = text.split()
     signs, numbers = words[1::2], words[::2]
-    if len(words) < 3 or len(words) % 2 == 0 or not all(sign in "+-*" for sign in signs):
+    if len(words) < 3 or len(words) % 2 == 0 or not all(sign in SIGNS for sign in signs):
         return None
     if not all(map(_is_number, numbers)):
         return None
@@ -112,7 +113,7 @@ def read_result(text: str) -> int | None:
     value = int(words[0])
     for place in range(1, len(words), 4):
         sign, number, equals, result = words[place : place + 4]
-        if sign not in "+-*" or equals != "=" or not _is_number(number) or not _is_number(result):
+        if sign not in SIGNS or equals != "=" or not _is_number(number) or not _is_number(result):
             return None
         value = apply(value, (sign, int(number)))
         if value != int(result):
@@ -147,9 +148,7 @@ def _draw_step(draw: random.Random, level: int) -> Step:
 
 def _question(draw: random.Random, kind: str, plan: Plan, aside: int | None) -> str:
     who, what = draw.choice(NAMES), draw.choice(THINGS)
-    clauses = [
-        TIMES[number] if sign == "*" else f"{draw.choice(VERBS[sign])} {number}" for sign, number in plan.steps
-    ]
+    clauses = [TIMES[number] if sign == "*" else f"{draw.choice(VERBS[sign])} {number}" for sign, number in plan.steps]
     if aside is not None:
         clauses.insert(draw.randint(0, len(clauses)), f"{ASIDE} {aside}")
     if kind.endswith("backwards"):

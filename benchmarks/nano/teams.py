@@ -38,7 +38,7 @@ def team(size: int, hidden: bool = True, anonymous: bool = False) -> dict[str, A
 def experiment(
     model: Path | str, team: Mapping[str, Any], environment: Mapping[str, Any] | None = None, **sections: Any
 ) -> dict[str, Any]:
-    """A config, as it could stand in a YAML file; `sections` (`seed`, `update`, …) stand beside or replace these."""
+    """A config, as it could stand in a YAML file; other `sections` (`seed`, `update`, …) stand as they are given."""
     return {
         "model": {"name": str(model), "dtype": "float32"},
         "team": dict(team),

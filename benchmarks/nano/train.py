@@ -10,8 +10,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from inspect import getsource
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.nano import corpus, problems
-from benchmarks.nano import model as shapes
 from benchmarks.nano.corpus import Lesson, Noise, lessons
-from benchmarks.nano.model import Shape, build_model
+from benchmarks.nano.model import SPECIAL, TEMPLATE, WORDS, Shape, build_model
 from marft.models.base import quiet
 from marft.models.chat import Chat, Exchange
 from marft.models.packaged import cache_folder, is_whole
 
 POOL = 16  # batches are cut from so many batches' lessons sorted by length, so that little is padding
+LOOP = 1  # to be counted up whenever `train` or `batches` changes what it computes: models made before are then stale
+SHOWN = 1000  # lessons from which a changed corpus is recognised
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,15 @@ class Recipe:
     lr: float = 2e-3
     warmup: int = 50
     threads: int = 2
-    noise: Noise = Noise()
-    shape: Shape = Shape()
+    noise: Noise = field(default_factory=Noise)
+    shape: Shape = field(default_factory=Shape)
 
     @property
     def name(self) -> str:
-        """`nano-` and a hash of the recipe and of the modules that carry it out."""
-        made_by = [json.dumps(asdict(self), sort_keys=True), *map(getsource, (problems, corpus, shapes))]
-        return f"nano-{hashlib.sha256(''.join(made_by).encode()).hexdigest()[:12]}"
+        """`nano-` and a hash of all that decides the weights: the recipe, the words and the lessons they make up."""
+        corpus = [asdict(each) for each in islice(lessons(random.Random(f"nano/{self.seed}"), self.noise), SHOWN)]
+        decides = (LOOP, POOL, asdict(self), SPECIAL, WORDS, TEMPLATE, corpus)
+        return f"nano-{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]}"
 
 
 Progress = Callable[[int, float], None]
@@ -119,9 +119,9 @@ def train(recipe: Recipe, progress: Progress = lambda step, loss: None) -> tuple
 def batches(recipe: Recipe, chat: Chat) -> Iterator[tuple[Tensor, Tensor]]:
     """Ids [rows, S] and targets [rows, S], -100 everywhere but on the replies."""
     draw = random.Random(f"nano/{recipe.seed}")
-    corpus = lessons(draw, recipe.noise)
+    taught = lessons(draw, recipe.noise)
     while True:
-        pool = sorted((tokens(lesson, chat) for lesson in islice(corpus, POOL * recipe.rows)), key=_length)
+        pool = sorted((tokens(lesson, chat) for lesson in islice(taught, POOL * recipe.rows)), key=_length)
         cuts = [pool[start : start + recipe.rows] for start in range(0, len(pool), recipe.rows)]
         draw.shuffle(cuts)
         for rows in cuts:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from benchmarks.study.conditions import MODEL, Experiment, Run, ordered, runs_of
 from benchmarks.study.experiments import EXPERIMENTS, QUICK
@@ -66,24 +67,49 @@ def obey(given: argparse.Namespace) -> int:
     study = (given.study or default_folder()) / ("quick" if given.quick else "")
     records = Records(given.evidence or (study / "evidence" if given.quick else EVIDENCE))
     seeds, overrides = (1, QUICK) if given.quick else (given.seeds, None)
-    chosen = choose(given.names, everything=given.list or given.report or given.prune)
+    if given.report:
+        return write(records, overrides)
+    if given.prune:
+        return prune(records, overrides)
+    if given.forget:
+        return forget(choose(given.names), records, overrides, named=bool(given.names))
+    chosen = choose(given.names, everything=given.list)
     runs = {each.name: list(runs_of(each, seeds, overrides)) for each in chosen}
-    every = [run for found in runs.values() for run in found]
     if given.list:
         show_list(chosen, runs, records, given.workers)
-    elif given.report:
-        from benchmarks.study.report import write_report
+        return 0
+    every = [run for found in runs.values() for run in found]
+    return run_all(every, records, Runner(study, given.threads, given.keep), given.workers)
 
-        print(write_report(chosen, runs, records))
-    elif given.prune:
-        print(f"{records.prune([run for each in EXPERIMENTS.values() for run in runs_of(each, 1000)])} records dropped")
-    elif given.forget:
-        if not given.names:
-            raise MarftError("--forget: name the experiments whose runs are to be made again")
-        print(f"{records.forget(every)} records dropped")
-    else:
-        return run_all(every, records, Runner(study, given.threads, given.keep), given.workers)
+
+def write(records: Records, overrides: Mapping[str, Any] | None) -> int:
+    """The report of all experiments, with every seed there is."""
+    from benchmarks.study.report import write_report  # loads matplotlib
+
+    runs = {name: list(runs_of(each, all_seeds(records), overrides)) for name, each in EXPERIMENTS.items()}
+    print(write_report(list(EXPERIMENTS.values()), runs, records))
     return 0
+
+
+def prune(records: Records, overrides: Mapping[str, Any] | None) -> int:
+    """Take away what counts for no condition of any experiment."""
+    every = [run for each in EXPERIMENTS.values() for run in runs_of(each, all_seeds(records), overrides)]
+    print(f"{records.prune(every)} records dropped")
+    return 0
+
+
+def forget(chosen: Sequence[Experiment], records: Records, overrides: Mapping[str, Any] | None, named: bool) -> int:
+    """Take away the records of named experiments, for when what they measured was changed or wrong."""
+    if not named:
+        raise MarftError("--forget: name the experiments whose runs are to be made again")
+    every = [run for each in chosen for run in runs_of(each, all_seeds(records), overrides)]
+    print(f"{records.forget(every)} records dropped")
+    return 0
+
+
+def all_seeds(records: Records) -> int:
+    """So many seeds include every recorded one."""
+    return 1 + max((row["seed"] for row in records.rows), default=0)
 
 
 def choose(names: Sequence[str], everything: bool = False) -> list[Experiment]:

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
 from benchmarks.nano.teams import team
@@ -52,8 +53,8 @@ class Contrast:
 class Experiment:
     """Conditions compared with one of them, the baseline, which stands in every group.
 
-    `seconds`: of one run, roughly, until runs were measured. `slow` experiments run only when they are named, over at
-    most `seeds` seeds.
+    `note` says what a reader must know. `seconds`: of one run, roughly, until runs were measured. `slow` experiments
+    run only when they are named, over at most `seeds` seeds.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Experiment:
     conditions: tuple[Condition, ...]
     baseline: str
     contrasts: tuple[Contrast, ...] = ()
+    note: str = ""
     figure: Literal["curves", "retention", "budget"] = "curves"
     slow: bool = False
     seeds: int | None = None
@@ -167,10 +169,16 @@ def resolved(config: Config) -> tuple[dict[str, Any], frozenset[str]]:
     every = dict(flat({k: v for k, v in config.model_dump(mode="json").items() if k not in ASIDE}))
     chosen = dict(flat(config.model_dump(mode="json", exclude_defaults=True)))
     if every["model.name"] == MODEL:
-        from benchmarks.nano.train import Recipe  # loads torch
-
-        every["model.name"] = Recipe().name  # holds a hash of how it is made
+        every["model.name"] = small_model()
     return every, frozenset(every.keys() & chosen.keys())
+
+
+@cache
+def small_model() -> str:
+    """The name of the small model as it is made now, which holds a hash of all that decides its weights."""
+    from benchmarks.nano.train import Recipe  # loads torch
+
+    return Recipe().name
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """The experiments, in the order in which they matter.
 
 Every run trains a team of the small model on word problems, of which only the first agent reads the question, unless a
-condition says otherwise. What the conditions do not name is in `BASE`.
+condition says otherwise. What the conditions do not name is in `base.BASE`.
 """
 
 from __future__ import annotations
@@ -9,58 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.nano.teams import WORLD
-from benchmarks.study.conditions import MODEL, Condition, Contrast, Experiment
-
-BASE: Mapping[str, Any] = {
-    "model.name": MODEL,
-    "model.dtype": "float32",
-    "threads": 1,
-    "lora.r": 8,
-    "lora.alpha": 16.0,
-    "iterations": 40,
-    "environment.name": WORLD,
-    "learner": "marft-a",
-    "rollout.tasks": 8,
-    "rollout.samples": 8,
-    "critic.warmup": 1,
-    "critic.lr": 1e-3,
-    "critic.head_lr": 1e-2,
-    "update.lr": 2e-3,
-    "update.epochs": 1,
-    "update.micro_tokens": 8192,
-    "evaluation.tasks": 128,
-    "evaluation.samples": 2,
-    "run.tensorboard": False,
-    "run.save_every": 20,
-    "run.keep_last": 1,
-    "run.episodes_every": 1000,
-}
-SIZES = {"duo": 2, "trio": 3, "quad": 4}
-TRIO = {**BASE, "team.size": 3}
-# Samples of a task that cost one agent alone about as many sampled tokens as 8 of a team's: an untrained agent alone
-# says 17 tokens an episode, a duo 20, a trio 22, a quad 33. The report gives the true numbers
-ALONE = {"duo": 9, "trio": 10, "quad": 15}
-
-
-def single(group: str) -> dict[str, Any]:
-    """One agent that learns alone, on as many sampled tokens as a team."""
-    return {"team.size": 1, "rollout.samples": ALONE[group]}
-
-
-def in_each_size(**conditions: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """The same conditions for a duo, a trio and a quad; `_` in a name is written `-`."""
-    return tuple(
-        Condition(name.replace("_", "-"), {"team.size": size, **changes}, group)
-        for group, size in SIZES.items()
-        for name, changes in conditions.items()
-    )
-
-
-def plain(**conditions: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """Conditions without groups; `_` in a name is a blank."""
-    return tuple(Condition(name.replace("_", " "), changes) for name, changes in conditions.items())
-
+from benchmarks.study.base import BASE, EQUAL_TOKENS, SIZES, TRIO, in_each_size, plain, single
+from benchmarks.study.conditions import Condition, Contrast, Experiment
 
 LEARNERS = Experiment(
     "learners",
@@ -79,6 +29,7 @@ LEARNERS = Experiment(
                  (f"{more}/{name}", "duo/ippo"), (f"{more}/ippo", f"duo/{name}"))
         for name in ("marft-a", "marft-t") for more in ("trio", "quad")
     ),
+    note=EQUAL_TOKENS,
 )  # fmt: skip
 
 ROLES = Experiment(
@@ -102,6 +53,7 @@ BUDGET = Experiment(
     ),
     baseline="single",
     figure="budget",
+    note=f"{EQUAL_TOKENS} Here it samples as many as the quad.",
 )
 
 NORMALISATION = Experiment(
@@ -149,6 +101,7 @@ SCHEDULE = Experiment(
         simultaneous={"update.schedule": "simultaneous"},
     ),
     baseline="declared",
+    note="`alternate` improves one agent in an iteration, the others all three.",
 )
 
 GAMMA_TOKEN = Experiment(
@@ -214,6 +167,7 @@ IDENTICAL = Experiment(
         str(size): {"team.size": size, "team.anonymous": True, "team.hidden": False} for size in (1, 2, 3, 4)
     }),
     baseline="1",
+    note="All agents read the question, have no role and the same longest reply; a larger team spends more tokens.",
     contrasts=(
         Contrast("the third agent", ("3",), ("2",)),
         Contrast("the fourth agent", ("4",), ("3",)),
@@ -254,6 +208,8 @@ STABILITY = Experiment(
         },
     }),
     baseline="plain",
+    note="With a curriculum and with resampling, training plays other tasks than without: only held-out success "
+    "(after) compares them, and resampling costs tokens, which are in the table.",
 )  # fmt: skip
 
 RATES = Experiment(
@@ -336,12 +292,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 # What `--quick` changes: everything runs, nothing is learnt
 QUICK: Mapping[str, Any] = {
-    "model.name": "tiny",
-    "iterations": 3,
-    "lora.r": 4,
-    "rollout.tasks": 2,
-    "rollout.samples": 2,
-    "evaluation.tasks": 4,
-    "evaluation.samples": 2,
-    "evaluation.every": 2,
-}
+    "model.name": "tiny", "iterations": 3, "rollout.tasks": 2, "rollout.samples": 2, "evaluation.tasks": 4,
+    "evaluation.samples": 2, "evaluation.every": 2,
+}  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from benchmarks.study.conditions import Condition, Contrast, Experiment, Run
 from benchmarks.study.records import Record, Records
+from benchmarks.study.results import at
 from marft.run.statistics import Interval, mean_interval, t_quantile
 
 Measure = Literal["before", "area", "final", "greedy"]
@@ -18,23 +19,20 @@ Verdict = Literal["better", "worse", "no difference shown", "not known"]
 
 @dataclass(frozen=True)
 class Findings:
-    """The records of an experiment: condition key -> seed -> record. `wanted` are the runs it has."""
+    """The records of an experiment: condition key -> seed -> record."""
 
     experiment: Experiment
     records: Mapping[str, Mapping[int, Record]]
-    wanted: Mapping[str, int]
 
     @classmethod
     def of(cls, experiment: Experiment, runs: Sequence[Run], records: Records) -> Findings:
         """What was recorded of these runs."""
         found: dict[str, dict[int, Record]] = {each.key: {} for each in experiment.conditions}
-        wanted = dict.fromkeys(found, 0)
         for run in runs:
-            wanted[run.condition] += 1
             record = records.of(run)
             if record is not None:
                 found[run.condition][run.seed] = record
-        return cls(experiment, found, wanted)
+        return cls(experiment, found)
 
     @property
     def every(self) -> list[Record]:
@@ -74,6 +72,39 @@ class Findings:
         found = [value for record in self.records[key].values() if (value := at(record, *path)) is not None]
         return fmean(found) if found else None
 
+    def average_answer(self, key: str) -> float | None:
+        """Tokens sampled for one held-out answer after training, mean over seeds."""
+        found = [last(record)["answer_tokens"] for record in self.records[key].values()]
+        return fmean(found) if found else None
+
+
+def last(record: Record) -> dict[str, Any]:
+    """The evaluation after training."""
+    evaluations: dict[str, Any] = record["evaluations"]
+    return evaluations[max(evaluations, key=int)]
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Majority votes of one agent: `success` by the number k of samples, each of `tokens` sampled tokens."""
+
+    tokens: float
+    success: Mapping[int, Interval]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Votes | None:
+        """Over seeds; None for a team, and where no more than two samples a task were played."""
+        numbers = sorted({int(k) for record in records for k in last(record).get("majority", {})})
+        if records[0]["agents"] > 1 or numbers[-1:] < [3]:
+            return None
+        found = {k: over_seeds({each["seed"]: last(each)["majority"][str(k)] for each in records}) for k in numbers}
+        tokens = fmean(last(record)["answer_tokens"] for record in records)
+        return cls(tokens, {k: each for k, each in found.items() if each is not None})
+
+    def needed(self, success: float) -> int | None:
+        """The smallest k whose mean success reaches this one."""
+        return next((k for k, each in self.success.items() if each.mean >= success), None)
+
 
 def value_of(record: Record, measure: Measure) -> float | None:
     """A measure of one run: held-out success at temperature 1 before and after training and greedily after it, and the
@@ -83,15 +114,6 @@ def value_of(record: Record, measure: Measure) -> float | None:
         return fmean(record["curve"]) if record["curve"] else None
     first, last = min(evaluations, key=int), max(evaluations, key=int)
     return float(evaluations[first if measure == "before" else last]["greedy" if measure == "greedy" else "sampled"])
-
-
-def at(record: Any, *path: str) -> Any:
-    """What stands at a path of keys; None where there is no such key."""
-    for key in path:
-        if not isinstance(record, Mapping) or key not in record:
-            return None
-        record = record[key]
-    return record
 
 
 def over_seeds(values: Mapping[int, float]) -> Interval | None:

@@ -13,11 +13,23 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from benchmarks.study.conditions import Condition
-from benchmarks.study.findings import Findings, at, band, over_seeds, smooth
+from benchmarks.study.findings import Findings, Votes, band, last, smooth
 from benchmarks.study.records import Record
+from benchmarks.study.results import at
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7A00", "#7F7F7F", "#7A3E00")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 3)), (0, (4, 1, 1, 1, 1, 1)), "-")
+LINES = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (8, 3)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (9, 2, 2, 2)),
+)
 MARKERS = "osD^vP*X<>"
 PANEL = (4.2, 3.4)  # inches
 
@@ -30,7 +42,7 @@ def draw(findings: Findings, folder: Path) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{findings.experiment.name}.png"
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
     return path
 
@@ -75,20 +87,22 @@ def budget(findings: Findings) -> Any:
     for condition in findings.measured:
         records = list(findings.records[condition.key].values())
         colour, dashes, marker = styles[condition.name]
-        once = fmean(tokens_of_an_answer(record) for record in records)
-        votes = dict.fromkeys(int(k) for record in records for k in last(record).get("majority", {}))
-        if records[0]["agents"] == 1 and len(votes) > 1:
-            found = {k: over_seeds({r["seed"]: last(r)["majority"][str(k)] for r in records}) for k in votes}
-            axes.plot([k * once for k in found], [each.mean for each in found.values()], color=colour, linestyle=dashes,
-                      marker=marker, label=f"{condition.name}, majority of {', '.join(map(str, found))}")  # fmt: skip
+        votes = Votes.of(records)
+        if votes is not None:
+            axes.plot([k * votes.tokens for k in votes.success], [each.mean for each in votes.success.values()],
+                      color=colour, linestyle=dashes, marker=marker,
+                      label=f"{condition.name}, majority of {', '.join(map(str, votes.success))}")  # fmt: skip
         else:
+            once = fmean(last(record)["answer_tokens"] for record in records)
             mean = findings.mean(condition.key, "final")
             half = 0.0 if len(records) == 1 else mean.high - mean.mean
             axes.errorbar(once, mean.mean, half, color=colour, marker=marker, markersize=9, capsize=4, linestyle="none",
                           label=condition.name)  # fmt: skip
     axes.set(xscale="log", xlabel="tokens sampled for one answer", ylabel="held-out success", ylim=(0, 1.02))
+    low, high = axes.get_xlim()
+    axes.set_xticks([5 * 2**power for power in range(12) if low < 5 * 2**power < high], minor=False)
     axes.xaxis.set_major_formatter("{x:.0f}")
-    axes.xaxis.set_minor_formatter("")
+    axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     return figure
@@ -108,7 +122,9 @@ def line(
 
 
 def panels_of(count: int, share: bool = True, size: tuple[float, float] = PANEL) -> tuple[Any, list[Any]]:
-    """(figure, panels) in a row."""
+    """(figure, panels) in a row; a single one is wider, with room for the legend at its side."""
+    if count == 1 and size is PANEL:
+        size = (7.6, 3.8)
     figure, panels = plt.subplots(
         1, count, figsize=(size[0] * count, size[1]), layout="constrained", squeeze=False, sharey=share
     )
@@ -116,12 +132,11 @@ def panels_of(count: int, share: bool = True, size: tuple[float, float] = PANEL)
 
 
 def legend(figure: Any, panels: Sequence[Any]) -> None:
-    """One for all panels, below them."""
+    """One for all: beside a single panel, below several."""
     shown = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        shown.values(), shown.keys(), loc="outside lower center", ncols=min(len(shown), 5), frameon=False,
-        handlelength=3.5, fontsize=9,
-    )  # fmt: skip
+    place = {"loc": "outside right upper"} if len(panels) == 1 else {"loc": "outside lower center"}
+    columns = 1 if len(panels) == 1 else min(len(shown), 2 * len(panels))
+    figure.legend(shown.values(), shown.keys(), ncols=columns, frameon=False, handlelength=3.5, fontsize=9, **place)
 
 
 def styles_of(findings: Findings) -> dict[str, tuple[str, Any, str]]:
@@ -149,14 +164,3 @@ def success_at(record: Record, iteration: int) -> float:
 def kl_at(record: Record, iteration: int) -> float:
     """Mean over agents."""
     return fmean(at(record, "evaluations", str(iteration), "kl").values())
-
-
-def last(record: Record) -> dict[str, Any]:
-    """The evaluation after training."""
-    evaluations: dict[str, Any] = record["evaluations"]
-    return evaluations[max(evaluations, key=int)]
-
-
-def tokens_of_an_answer(record: Record) -> float:
-    """Sampled tokens of one held-out episode after training, all agents together."""
-    return float(last(record)["answer_tokens"])

@@ -58,6 +58,8 @@ class Records:
 
     def drop(self, unwanted: Callable[[Record], bool]) -> int:
         """Take records away; how many."""
+        if not self.rows:
+            return 0
         with self._alone():
             kept = [row for row in self.rows if not unwanted(row)]
             write_text(self.folder / "runs.jsonl", "".join(to_json(row) + "\n" for row in kept))
@@ -83,9 +85,12 @@ class Records:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Two studies may write to the same files."""
-        with open(self.folder / ".lock", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -21,10 +21,7 @@ PACKAGES = ("marft", "torch", "transformers", "peft")
 def gather(run: RunDirectory, seconds: float) -> dict[str, Any]:
     """The compact result: nothing in it says on whose machine or where it was computed."""
     rows = read_metrics(run.path)
-    evaluations = {
-        str(number): {**compact(report), "answer_tokens": answer_tokens(run, number, report["tasks"])}
-        for number, report in sorted(run.read_evaluations().items())
-    }
+    evaluations = {str(number): compact(report) for number, report in sorted(run.read_evaluations().items())}
     config = run.config()
     return {
         "agents": len(config.team.agents),
@@ -47,6 +44,7 @@ def compact(report: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "sampled": sampled["success"]["mean"],
         "greedy": report["greedy"]["success"]["mean"],
+        "answer_tokens": sampled["tokens"],
         "failed": sampled["failed"] + report["greedy"]["failed"],
         "majority": sampled.get("maj_at", {}),
         "influence": {name: worth["drop"] for name, worth in report.get("influence", {}).items()},
@@ -55,16 +53,7 @@ def compact(report: Mapping[str, Any]) -> dict[str, Any]:
             name: kept["perplexity"] / kept["base_perplexity"] for name, kept in report.get("retention", {}).items()
         },
     }
-    if "vote" in report:
-        vote = report["vote"]
-        found["vote"] = {"k": vote["k"], "success": vote["success"]["mean"], "tokens": vote["tokens"]}
     return {name: rounded(value) for name, value in found.items() if value != {}}
-
-
-def answer_tokens(run: RunDirectory, iteration: int, tasks: int) -> float:
-    """Mean tokens sampled in an episode at temperature 1; the file holds the greedy episodes first, one a task."""
-    sampled = run.read_episodes(f"evaluation-{iteration:06d}")[tasks:]
-    return round(fmean(sum(action["tokens"] for action in each["actions"]) for each in sampled), 2)
 
 
 def tokens(rows: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
@@ -102,7 +91,8 @@ def reply_tokens(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def diagnosis(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means over the second half of training that help to find out why a run went as it did."""
+    """What helps to find out why a run went as it did: means over the second half of training, and in how many
+    iterations of all of it the guard raised an alarm or went back."""
     half = rows[len(rows) // 2 :]
     updates = [found for row in half for found in row.get("update", {}).values()]
     critics = [found for row in half for name, found in row.items() if name.split("-")[0] == "critic"]
@@ -116,7 +106,22 @@ def diagnosis(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     entropies = [value for row in half for value in row.get("entropy", {}).values() if value is not None]
     if entropies:
         found["entropy"] = fmean(entropies)
-    return rounded(found)
+    alarms = sum(bool(at(row, "health", "alarms")) for row in rows)
+    rollbacks = sum("rollback_to" in row for row in rows)
+    return {
+        **rounded(found),
+        **({"alarms": alarms} if alarms else {}),
+        **({"rollbacks": rollbacks} if rollbacks else {}),
+    }
+
+
+def at(record: Any, *path: str) -> Any:
+    """What stands at a path of keys; None where there is no such key."""
+    for key in path:
+        if not isinstance(record, Mapping) or key not in record:
+            return None
+        record = record[key]
+    return record
 
 
 def rounded(value: Any, digits: int = 3) -> Any:

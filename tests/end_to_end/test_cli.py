@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "eval", "play", "export", "check", "models", "environments")
+COMMANDS = ("train", "eval", "play", "export", "check", "plan", "models", "environments")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

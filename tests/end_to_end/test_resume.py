@@ -38,6 +38,24 @@ def test_without_a_critic_and_with_group_credit(marft, config, tmp_path, rows, s
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
 
 
+def test_with_late_and_reused_play_resampling_and_a_curriculum(marft, config, tmp_path, rows, state):
+    rollout = {
+        "tasks": 2, "samples": 4, "staleness": 1, "reuse": 1, "resample": 2, "curriculum": {"pool": 3},
+        "sampling": {"max_tokens": 2},
+    }  # fmt: skip
+    path = config(rollout=rollout, update={"lr": 0.01, "epochs": 2})
+    assert marft("train", path, "--run", tmp_path / "whole").code == 0
+    assert marft("train", path, "iterations=2", "--run", tmp_path / "parts").code == 0
+    result = marft("train", "--run", tmp_path / "parts", "--resume", "iterations=4")
+    assert result.code == 0, result.err
+    assert state(tmp_path / "parts") == state(tmp_path / "whole")
+    found = rows(tmp_path / "whole")
+    assert rows(tmp_path / "parts") == found
+    assert [row["learnt"]["iterations"] for row in found] == [0, 1, 2, 2]
+    assert found[3]["off_policy"]["scout"]["age_max"] == 2
+    assert {"resample", "curriculum"} <= set(found[0])
+
+
 def test_a_complete_run_says_so_and_stays_as_it_is(marft, trained):
     before = {each: each.read_bytes() for each in trained.rglob("*") if each.is_file()}
     result = marft("train", trained.parent / "team.yaml", "--run", trained, "--resume")

@@ -129,11 +129,16 @@ def test_what_a_config_says_itself_goes_over_the_learner():
     assert (config.update.lr, config.update.level) == (1e-5, "token")
 
 
-def test_a_learner_can_be_chosen_on_the_command_line_and_overridden_there(tmp_path):
+def test_a_learner_chosen_on_the_command_line_goes_over_the_file(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text("learner: marft-a\nteam: {preset: duo}\nenvironment: {name: relay, symbols: [a, b]}\n")
-    config = load_config(file, ["update.level=token", "learner=ippo"])
-    assert (config.credit.chain, config.update.level) == ("agent", "token")
+    lines = ["team: {preset: duo}", "environment: {name: relay, symbols: [a, b]}"]
+    grouped = ["credit: {baseline: group, gamma: 0.5}", "critic: {kind: none}"]
+    for written in (lines, [*lines, *grouped], [*lines, "learner: marft-t"]):
+        file.write_text("\n".join(written))
+        config = load_config(file, ["update.level=token", "learner=ippo"])
+        assert (config.credit.chain, config.credit.baseline, config.critic.kind) == ("agent", "critic", "own")
+        assert config.update.level == "token"  # a key given there goes over both
+        assert config.credit.gamma == (0.5 if written[-1] == grouped[-1] else 0.99)
 
 
 def test_a_learner_there_is_not_is_refused_in_words():

@@ -75,6 +75,8 @@ class Config(Section):
             raise ValueError("update.carry: 'happo' corrects for earlier updates; schedule 'simultaneous' has none")
         if self.credit.baseline == "group" and self.rollout.samples < 2:
             raise ValueError("rollout.samples: a group baseline needs at least 2 samples per task")
+        if self.rollout.resample and self.rollout.samples < 2:
+            raise ValueError("rollout.resample: compares the episodes of a task; set rollout.samples to at least 2")
         return self
 
     def sampling(self, agent: AgentConfig) -> SamplingConfig:

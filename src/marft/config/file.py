@@ -35,9 +35,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise MarftError(f"{path}: must hold a mapping of keys such as `team:` and `environment:`")
     # What a preset is made of can be overridden like anything written out, so the choice of preset comes first
     first = [each for each in overrides if each.startswith(("team.preset=", "team.anonymous=", "learner="))]
+    written = raw.get("learner")
     for override in first:
         _apply_override(raw, override)
-    raw = expand_learner(expand_preset(raw, str(path)), str(path))
+    chosen = raw.get("learner") if any(each.startswith("learner=") for each in first) else None
+    raw = expand_learner({**expand_preset(raw, str(path)), "learner": written}, str(path), chosen)
     for override in overrides:
         if override not in first:
             _apply_override(raw, override)

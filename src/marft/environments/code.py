@@ -48,7 +48,7 @@ class Parameters(Section):
     train on makes tasks for evaluation only.
     """
 
-    benchmark: Literal["humaneval", "mbpp", "livecodebench", "deepcoder", "codeforces"] | None = Field(
+    benchmark: Literal["humaneval", "humanevalplus", "mbpp", "livecodebench", "deepcoder", "codeforces"] | None = Field(
         None, description="a set by name: its source on the hub, or with `path` or `hub` the columns of those"
     )
     path: str | None = Field(

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from marft.environments.evalplus import with_asserts
 from marft.grading.code_runner import CallTests, CodeTests, StdioTests, Tests
 from marft.types import MarftError
 
-Format = Literal["humaneval", "mbpp", "livecodebench", "deepcoder", "codeforces", "own"]
+Format = Literal["humaneval", "humanevalplus", "mbpp", "livecodebench", "deepcoder", "codeforces", "own"]
 
 STDIO = "Write a Python program that reads standard input and prints the answer."
 STARTER = "Complete this code:"
@@ -44,6 +45,7 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     "humaneval": Source("openai/openai_humaneval", None, None, "test"),
+    "humanevalplus": Source("evalplus/humanevalplus", None, None, "test"),
     "mbpp": Source("google-research-datasets/mbpp", "full", "train", "test"),
     "livecodebench": Source("lighteval/code_generation_lite", "release_v6", None, "test"),
     "deepcoder": Source("agentica-org/DeepCoder-Preview-Dataset", "primeintellect", "train", None),
@@ -98,6 +100,11 @@ def _humaneval(row: Mapping[str, Any]) -> Problem:
     _parsed(test, "test")
     question = f"Complete this function. {FINISH}\n\n```python\n{prompt.rstrip()}\n```"
     return Problem(question, CodeTests((entry,), test, _parsed(prompt, "prompt"), check=True), prompt, entry)
+
+
+def _humanevalplus(row: Mapping[str, Any]) -> Problem:
+    """HumanEval's columns, with many more tests."""
+    return _humaneval({**row, "test": with_asserts(_parsed(_text(row, "test"), "test"))})
 
 
 def _mbpp(row: Mapping[str, Any]) -> Problem:
@@ -167,6 +174,7 @@ def _own(row: Mapping[str, Any], columns: Columns) -> Problem:
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Problem]] = {
     "humaneval": _humaneval,
+    "humanevalplus": _humanevalplus,
     "mbpp": _mbpp,
     "livecodebench": _livecodebench,
     "deepcoder": _deepcoder,

@@ -8,7 +8,7 @@ from typing import Literal
 
 FinalAnswer = Literal["whole", "after_hashes", "boxed"]
 BenchmarkName = Literal[
-    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "cmath", "olympiad", "deepscaler"
+    "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "cmath", "minerva", "olympiad", "deepscaler"
 ]  # fmt: skip
 
 
@@ -46,6 +46,7 @@ BENCHMARKS: Mapping[BenchmarkName, Benchmark] = {
     "aime25": Benchmark("math-ai/aime25", None, None, "test", "problem", "answer", id="id"),
     "amc23": Benchmark("math-ai/amc23", None, None, "test", "question", "answer", id="id"),
     "cmath": Benchmark("weitianwen/cmath", None, "validation", "test", "question", "golden", kind="grade"),
+    "minerva": Benchmark("math-ai/minervamath", None, None, "test", "question", "answer"),
     "olympiad": Benchmark(
         "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", None, "train", "question", "final_answer", id="id",
         kind="subfield",

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from marft.learn.clock import Clock
@@ -33,22 +33,24 @@ def play_and_learn(
     An exception on either side propagates when the other side has ended; where learning fails, play is cut short.
     """
     config = team.config.rollout
+    late = (iteration, config.staleness, config.reuse)
     if config.staleness and plays_apart(team):
         hold(team)
         both = Both(watcher)
         with beside(play_iteration(team, memory.record, iteration, Side(both, 0))) as playing:
-            learnt = _learn(memory.due(iteration, config.staleness, config.reuse), learn, Side(both, 1))
+            learnt = _learn(memory.due(*late), learn, Side(both, 1))
             both.phase(1, "")
             with clock.phase("rollout"):  # what is left of it
                 played = playing.result()
         team.rest()
-        _note(team, memory, iteration, played)
+        _note(memory, iteration, played)
     else:
         with clock.phase("rollout"):
             played = asyncio.run(play_iteration(team, memory.record, iteration, watcher))
             team.rest()
-        due = _note(team, memory, iteration, played)
-        learnt = _learn(due, learn, watcher)
+        _note(memory, iteration, played)
+        learnt = _learn(memory.due(*late), learn, watcher)
+    memory.forget(*late)
     if not (config.staleness or config.reuse or config.resample):
         del learnt["learnt"]  # it is what was played
     return played.episodes, {**played.stats, **learnt}
@@ -86,15 +88,18 @@ def beside(work: Coroutine[Any, Any, T]) -> Iterator[Future[T]]:
             result.set_result(asyncio.run(turn()))
         except BaseException as error:  # it belongs to whoever asks for the result
             result.set_exception(error)
+            if not started.done():  # there was no loop to be had
+                started.set_exception(error)
 
     thread = threading.Thread(target=run, name="play", daemon=True)  # daemon: a third Ctrl-C must not wait for it
     thread.start()
     try:
         yield result
     except BaseException:
-        loop, task = started.result()
-        if not result.done():
-            loop.call_soon_threadsafe(task.cancel)
+        if started.exception() is None:
+            loop, task = started.result()
+            with suppress(RuntimeError):  # the loop is closed: it has just ended
+                loop.call_soon_threadsafe(task.cancel)
         raise
     finally:
         thread.join()
@@ -152,17 +157,12 @@ class Side:
         self._both.tell(lambda watcher: watcher.finish())
 
 
-def _note(team: Team, memory: Memory, iteration: int, played: Played) -> list[Round]:
-    """Remember what was played; returns what is due with it."""
-    config = team.config.rollout
-    fresh = Round(iteration, played.kept)
+def _note(memory: Memory, iteration: int, played: Played) -> None:
     memory.record = played.record
-    due = Memory(rounds=(*memory.rounds, fresh)).due(iteration, config.staleness, config.reuse)
-    memory.add(fresh, config.staleness, config.reuse)
-    return due
+    memory.add(Round(iteration, played.kept))
 
 
 def _learn(due: Sequence[Round], learn: Learn, watcher: Watcher) -> dict[str, Any]:
-    episodes = [each for round in due for each in round.episodes]
+    episodes = [each for batch in due for each in batch.episodes]
     stats = learn(episodes, watcher) if episodes else {}
     return {**stats, "learnt": {"episodes": len(episodes), "iterations": len(due)}}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from marft.config import GuardConfig
@@ -17,12 +19,18 @@ from marft.types import MarftError
 
 Row = Mapping[str, Any]
 
-SOLVED = 0.9  # mean success of a window from which on little entropy is the aim and no illness
-ERRORS = 2.0  # standard errors that a difference of two window means must exceed to be more than noise
+SOLVED = 0.8  # mean success of a window from which on little entropy is the aim, not an illness
+ERRORS = 2.5  # standard errors that a difference of two window means must exceed to be more than noise
 
 
 class Diverged(MarftError):
-    """A gradient that is not finite: the step was not made, and no later one can be."""
+    """The gradient of `who` is not finite: the step was not made, and no later one can be."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(
+            f"{who}: the gradient is not finite; lower update.lr and critic.lr, or set guard.action: rollback"
+        )
+        self.who = who
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ def good_until(rows: Sequence[Row], config: GuardConfig) -> int:
         return scores[recent[-1]].iteration if recent else first_recent(rows)
     means = _means(scores, config.window)
     best = max(means)
-    noise = _window_error(scores, max(recent[0], config.window), best, config.window)
+    noise = _window_error(scores, len(scores) - config.window, best, config.window)
     ends = [place for place in recent[config.window - 1 :] if means[place - config.window + 1] >= best - noise]
     return scores[ends[-1]].iteration if ends else first_recent(rows)
 
@@ -155,10 +163,9 @@ def _far_from_base(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
 def _entropies(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
     """Agents that have stopped trying anything, or that babble: beside their own first entropy.
 
-    A team that solves its tasks may be as sure of itself as it likes.
+    A team that wins more and more, or nearly always, may be as sure of itself as it likes.
     """
-    latest = _scores(rows)[-config.window :]
-    solved = bool(latest) and sum(each.success for each in latest) / len(latest) >= SOLVED
+    winning = _winning(_scores(rows), config.window)
     for agent in rows[-1].get("entropy", {}):
         course = [(int(row["iteration"]), _number(row.get("entropy", {}).get(agent))) for row in rows]
         known = [value for _, value in course if value is not None]
@@ -166,7 +173,7 @@ def _entropies(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
         if value is None or known[0] <= 0.0:
             continue
         share = value / known[0]
-        if share < config.entropy_low and not solved:
+        if share < config.entropy_low and not winning:
             text = (
                 f"agent '{agent}': entropy of {value:.3g} nats per token is {share:.2g} of its first (guard.entropy_low"
                 f": {config.entropy_low:g}), so all its replies are alike; set update.entropy or lower update.lr"
@@ -181,6 +188,18 @@ def _entropies(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
             )
             since = _last_within(course, 0.0, math.sqrt(config.entropy_high) * known[0], rows)
             yield Alarm("entropy_high", agent, value, text, since)
+
+
+def _winning(scores: Sequence[_Score], window: int) -> bool:
+    """Whether the mean of the last window is near 1, or above that of the window before by more than one error."""
+    if not scores:
+        return False
+    if fmean(each.success for each in scores[-window:]) >= SOLVED:
+        return True
+    values = _values(scores)
+    latest, before = values[-window:], values[-2 * window : -window] or values[:1]
+    earlier = fmean(before)
+    return fmean(latest) > earlier + _window_error(scores, len(scores), earlier, len(before))
 
 
 def _last_within(course: Sequence[tuple[int, float | None]], low: float, high: float, rows: Sequence[Row]) -> int:
@@ -268,7 +287,7 @@ def _window_error(scores: Sequence[_Score], end: int, mean: float, window: int) 
     The second counts that episodes of one task are alike, and is all there is for rewards; a trend adds little to it.
     """
     values = _values(scores)[:end]
-    squares = [(later - earlier) ** 2 for earlier, later in zip(values, values[1:], strict=False)]
+    squares = [(later - earlier) ** 2 for earlier, later in pairwise(values)]
     variance = sum(squares) / len(squares) / 2 if squares else 0.0
     if not _by_reward(scores):
         played = sum(each.played for each in scores[-window:]) / window

@@ -46,10 +46,13 @@ class Memory:
             else []
         )
 
-    def add(self, played: Round, staleness: int, reuse: int) -> None:
-        """Keep a round, and forget those that no later iteration learns from."""
-        needed = played.iteration + 1 - staleness - reuse
-        self.rounds = tuple(each for each in (*self.rounds, played) if each.iteration >= needed)
+    def add(self, played: Round) -> None:
+        """Keep what was just played."""
+        self.rounds = (*self.rounds, played)
+
+    def forget(self, iteration: int, staleness: int, reuse: int) -> None:
+        """Drop what nothing after iteration `iteration` learns from."""
+        self.rounds = tuple(each for each in self.rounds if each.iteration > iteration - staleness - reuse)
 
     def state(self) -> dict[str, Any]:
         """Everything as plain values and tensors, for `checkpoint.save_state`."""

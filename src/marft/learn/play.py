@@ -65,10 +65,10 @@ async def play_iteration(team: Team, record: Record, iteration: int, watcher: Wa
     rounds = 0
     while (missing := config.tasks - sum(map(has_signal, groups))) > 0 and rounds < config.resample:
         taken = {each.index for each in groups}
-        indices, after = further_tasks(team, after, iteration, rounds + 1, missing, taken)
+        indices, later = further_tasks(team, after, iteration, rounds + 1, missing, taken)
         if not indices:  # the whole split was played
             break
-        rounds += 1
+        rounds, after = rounds + 1, later
         groups += await play_groups(team, indices, iteration, groups, watcher, f"playing again ({rounds})")
     kept = [each for each in groups if has_signal(each)] or groups[-config.tasks :] if config.resample else groups
     episodes = [each for group in groups for each in group.episodes]

@@ -28,10 +28,11 @@ from marft.team import Backend, Team
 from marft.types import Batch, Credit
 
 
-def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
+def prepare(team: Team, batch: Batch, stats: dict[str, Any], version: int = 0) -> Lesson:
     """Old and reference log-probabilities of what was played; the KL to the base joins the reward if it should.
 
-    Only rows of agents that learn are scored; the others keep what their sampler reported.
+    Only rows of agents that learn are scored; the others keep what their sampler reported. `version` is that of the
+    present policy: what an older one played is stale.
     """
     update, agents = team.config.update, team.game.agents
     temperature = torch.tensor([agents[agent].sampling.temperature for agent in batch.agent.tolist()])
@@ -49,7 +50,6 @@ def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
     learnt = batch.action_mask & learning[:, None]
     tokens = {agent.name: learnt & (batch.agent == place)[:, None] for place, agent in enumerate(agents)}
     stats["entropy"] = {name: float(entropy[mine].mean()) for name, mine in tokens.items() if bool(mine.any())}
-    version = next(iter(team.seats.values())).generator.version
     fresh = learnt & (batch.version >= version)[:, None]  # of older play the gap is what was learnt since
     stats["sampler_gap"] = sampler_gap(old, batch.logprobs, fresh)
     if reference is not None:
@@ -63,6 +63,11 @@ def prepare(team: Team, batch: Batch, stats: dict[str, Any]) -> Lesson:
     if update.old_logprobs == "sampler" or bool(lesson.stale.any()):
         stats["off_policy"] = off_policy_stats(team, lesson)
     return lesson
+
+
+def present_version(team: Team) -> int:
+    """The version of the policy that the team holds, as it was last announced to everything that generates."""
+    return next(iter(team.seats.values())).generator.version
 
 
 def off_policy_stats(team: Team, lesson: Lesson) -> dict[str, Stats]:

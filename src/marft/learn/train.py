@@ -16,7 +16,7 @@ from marft.learn.collate import Layout, collate
 from marft.learn.credit import Links, assign_credit, lone_groups, normalise_advantages, running_means
 from marft.learn.losses import action_log_ratio, quantiles
 from marft.learn.memory import Memory
-from marft.learn.score import fit_critics, prepare, value_decisions
+from marft.learn.score import fit_critics, prepare, present_version, value_decisions
 from marft.learn.sequential import carry_on, update_order
 from marft.learn.update import Learner, Lesson, Stats, score_rows, update_agent
 from marft.run import checkpoint
@@ -25,6 +25,7 @@ from marft.run.evaluate import held_out
 from marft.run.interrupt import GracefulStop
 from marft.run.metrics import MetricsWriter
 from marft.run.progress import Watcher
+from marft.run.rollback import Guard, finite_gradients, recorded
 from marft.run.state import load_training, save_training
 from marft.team import Team
 from marft.types import Episode
@@ -73,16 +74,22 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     episodes: list[Episode] = []
     saving = 0.0  # seconds the last checkpoint took: they count in the next row, because a row is written before it
     with MetricsWriter(run, first, config.run.tensorboard) as writer:
+        guard = Guard(run, team, training.optimisers, training.memory, watcher)
+        guard.begin()
         watcher.start(summary(team, run), config.iterations, first)
         if first == 0:
             reports["before"] = record_evaluation(training, run, 0, watcher, "Before training")
         for iteration in range(first, config.iterations):
             if stop.requested:
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
-                    save_training(run, team, training.optimisers, iteration, _score(episodes), training.memory)
+                    score = _score(episodes)
+                    save_training(
+                        run, team, training.optimisers, iteration, score, training.memory, guard.keep(iteration)
+                    )
                 return reports
             clock = Clock({"save": saving})
             episodes, stats = iterate(training, iteration, clock, watcher)
+            stats = guard.look(iteration, stats)  # warns, or goes back to older weights
             team.load(version=iteration + 1)  # the sampler sees new weights
             due = config.evaluation.every and (iteration + 1) % config.evaluation.every == 0
             if due and iteration + 1 < config.iterations:
@@ -97,7 +104,8 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
             # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
             watcher.iteration({"iteration": iteration, **stats})
-            saving = save_if_due(training, run, iteration, episodes)
+            saving = save_if_due(training, run, iteration, episodes, guard)
+            guard.end_if_hopeless()
         # Also on resuming a run that was stopped between its last checkpoint and this evaluation
         if config.iterations not in run.read_evaluations() and not stop.requested:
             reports["after"] = record_evaluation(training, run, config.iterations, watcher, "After training")
@@ -127,17 +135,17 @@ def learn_from(
         return stats
     with clock.phase("score"):
         watcher.phase("scoring what was played")
-        lesson = prepare(team, batch, stats)
+        lesson = prepare(team, batch, stats, present_version(team))
     with clock.phase("critic"):
         watcher.phase("valuing what was played")
         values, final = value_decisions(team, batch) if team.critics else (None, None)  # 3
     lesson, returns = give_credit(training, lesson, values, final)  # 4 advantages, returns
-    with clock.phase("update"):
+    with clock.phase("update"), recorded(stats, config.guard):
         learnt = iteration - config.rollout.staleness  # iterations that learnt something before
         if learnt >= config.critic.warmup or not team.critics:
             stats["update"] = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
     if values is not None:
-        with clock.phase("critic"):
+        with clock.phase("critic"), recorded(stats, config.guard), finite_gradients("critic"):
             watcher.phase("fitting the critic")
             stats.update(fit_critics(team, training.optimisers, batch, values, returns, iteration))
     elif config.credit.baseline == "group":
@@ -169,14 +177,15 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
     for members in units(team, order):
         adapter = team.game.agent(members[0]).adapter
         optimiser = training.optimisers[adapter]
-        set_learning_rate(optimiser, config.lr, iteration, config.lr_warmup)
+        set_learning_rate(optimiser, config.lr * training.memory.lr_scale, iteration, config.lr_warmup)
         acting = torch.isin(batch.agent, torch.tensor([team.game.names.index(name) for name in members]))
         rows = acting.nonzero().squeeze(1)
         if not len(rows):
             continue
         watcher.phase(f"updating {', '.join(members)}")
         learner = Learner(team.policy_of(adapter), adapter, optimiser)
-        found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
+        with finite_gradients(", ".join(members)):
+            found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
         if config.carry == "happo":
             found.update(quantiles(carry[rows], "carry"))
             carry = _carry_after(learner, lesson, carry, acting, config)
@@ -220,13 +229,19 @@ def record_evaluation(training: Training, run: RunDirectory, iteration: int, wat
     return evaluation.report
 
 
-def save_if_due(training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode]) -> float:
-    """Write a checkpoint after every `run.save_every` iterations and after the last; returns the seconds it took."""
+def save_if_due(
+    training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode], guard: Guard
+) -> float:
+    """Write a checkpoint after every `run.save_every` iterations, after the last and after going back to an older one;
+    returns the seconds it took."""
     config = training.team.config
     clock = Clock({"save": 0.0})
-    if iteration + 1 == config.iterations or (iteration + 1) % config.run.save_every == 0:
+    score, memory = guard.restored[0] if guard.restored else _score(episodes), training.memory
+    if guard.restored or iteration + 1 == config.iterations or (iteration + 1) % config.run.save_every == 0:
         with clock.phase("save"):
-            save_training(run, training.team, training.optimisers, iteration + 1, _score(episodes), training.memory)
+            save_training(
+                run, training.team, training.optimisers, iteration + 1, score, memory, guard.keep(iteration + 1)
+            )
     return clock.seconds["save"]
 
 

@@ -1,5 +1,7 @@
 """Ready-made learners: `learner` in a config names one, and what the config says itself goes over it.
 
+Chosen on the command line, a learner goes over what the file says: the later word counts.
+
 Each is a YAML file in `learners/`, in the form of a config: its `credit`, `critic`, `update` and `rollout`. All of them
 are choices of one code path; docs/algorithm.md has the equation and the source of each.
 """
@@ -35,21 +37,22 @@ def learner_description(name: str) -> str:
     return _text(name).splitlines()[0].removeprefix("# ")
 
 
-def expand_learner(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+def expand_learner(raw: Mapping[str, Any], source: str, chosen: Any = None) -> dict[str, Any]:
     """`raw` with `learner` replaced by the keys it stands for; keys that `raw` has itself stay.
 
-    Raises `MarftError` naming `source` for a learner there is not.
+    `chosen`, if given, is used in its place, and its keys go over those of `raw`. Raises `MarftError` naming `source`
+    for a learner there is not.
     """
-    if "learner" not in raw:
-        return dict(raw)
-    name = raw["learner"]
+    name = raw.get("learner") if chosen is None else chosen
+    expanded = {key: value for key, value in raw.items() if key != "learner"}
+    if name is None:
+        return expanded
     if name not in NAMES:
         raise MarftError(f"{source}: learner: no learner '{name}'{suggestion(str(name), NAMES)}")
-    expanded = {key: value for key, value in raw.items() if key != "learner"}
     for section, keys in learner_sections(name).items():
-        given = raw.get(section)
-        if given is None or isinstance(given, Mapping):  # anything else is the schema's to refuse
-            expanded[section] = {**keys, **(given or {})}
+        given = raw.get(section) or {}
+        if isinstance(given, Mapping):  # anything else is the schema's to refuse
+            expanded[section] = {**keys, **given} if chosen is None else {**given, **keys}
     return expanded
 
 

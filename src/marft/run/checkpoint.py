@@ -12,7 +12,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,15 @@ def best(run: RunDirectory) -> tuple[int, float] | None:
         raise MarftError(f"{path}: is damaged; delete it to go on without a best checkpoint") from None
 
 
-def prune(run: RunDirectory, keep_last: int, keep: int | None = None) -> None:
-    """Delete all checkpoints but the newest `keep_last` >= 1 and `keep`, by default the one marked best."""
+def prune(run: RunDirectory, keep_last: int, keep: int | None = None, also: Collection[int] = ()) -> None:
+    """Delete all checkpoints but the newest `keep_last` >= 1, `also`, and `keep`, by default the one marked best."""
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}: the newest checkpoint is always kept")
     if keep is None:
         marked = best(run)
         keep = marked[0] if marked else None
     for number in iterations(run)[:-keep_last]:
-        if number != keep:
+        if number != keep and number not in also:
             # Out of sight first, so that a kill while deleting leaves no checkpoint with half of its files
             gone = _hidden(_folder(run, number), "gone")
             os.rename(_folder(run, number), gone)

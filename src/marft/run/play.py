@@ -87,6 +87,15 @@ class Overheard:
         self._finished(request.speaker, reply)
         return reply
 
+    @property
+    def own_weights(self) -> bool:
+        """As the inner generator says."""
+        return self._inner.own_weights
+
+    def hold(self, adapters: Sequence[str]) -> None:
+        """Passed on."""
+        self._inner.hold(adapters)
+
     def load(self, version: int) -> None:
         """Passed on."""
         self._inner.load(version)

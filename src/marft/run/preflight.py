@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
+from marft.config import AgentConfig, Config
+from marft.environments.base import Environment
 from marft.environments.check import SPLITS, check_environment
 from marft.game.dependency import Static
 from marft.game.flexmg import FlexMG
@@ -14,11 +16,18 @@ from marft.game.organisation import Orchestrated
 from marft.generate.base import Request
 from marft.generate.scripted import Answer, Scripted
 from marft.grading.isolation import WHAT, isolation
+from marft.models.base import BUILT_IN
+from marft.models.catalogue import is_known
 from marft.models.chat import Chat
+from marft.plan.crews import crews_of
 from marft.rollout import Plan, Stage, rollout
 from marft.run.evaluate import NEUTRAL_TEXT
+from marft.run.offline import offline_game, source_of
 from marft.team import Team
+from marft.tools import build_tools, choose_tools
+from marft.tools.config import McpConfig
 from marft.types import MarftError, Split, Task
+from marft.validation import suggestion
 
 TASKS = 4  # tasks of each split that are looked at
 PATIENCE = 8.0  # seconds for trying out a world: one that runs programs is slow
@@ -55,7 +64,7 @@ def check_prompts(team: Team, source: str, splits: Sequence[Split] = SPLITS) -> 
     Also when an episode cannot begin, because the environment or D refuses the team.
     """
     try:
-        tasks = _some_tasks(team, splits)
+        tasks = _some_tasks(team.game.environment, splits)
     except MarftError as error:  # such as a set for evaluation only, asked for training tasks
         raise MarftError(f"{source}: environment: {error}") from error.__cause__
     for prompt in rehearse(team.stage, tasks, wordy=False, source=source):
@@ -72,7 +81,7 @@ def rooms(team: Team, source: str) -> list[Room]:
     """What every agent's prompts take, over a few training and held-out tasks."""
     endless = {name: replace(seat, context=2**31) for name, seat in team.seats.items()}
     unbounded = replace(team.stage, seats=endless, context_policy="refuse")
-    tasks = _some_tasks(team, SPLITS)
+    tasks = _some_tasks(team.game.environment, SPLITS)
     terse = rehearse(unbounded, tasks, wordy=False, source=source)
     wordy = rehearse(unbounded, tasks, wordy=True, source=source)
     found = []
@@ -128,14 +137,70 @@ def _rehearsal(chat: Chat, wordy: bool, openings: Sequence[str]) -> Scripted:
     return Scripted(chat, answer)
 
 
-def check_world(team: Team, source: str) -> None:
+def check_world(game: FlexMG, source: str) -> None:
     """Raise `MarftError` unless the environment keeps the rules of the protocol with this team."""
     # Where all tasks read the same, what differs is hidden on purpose, as in relay
-    one_prompt = len({task.prompt for task in _some_tasks(team, SPLITS)}) == 1
+    one_prompt = len({task.prompt for task in _some_tasks(game.environment, SPLITS)}) == 1
     try:
-        check_environment(team.game.environment, team.game.names, one_prompt=one_prompt, seconds=PATIENCE)
+        check_environment(game.environment, game.names, one_prompt=one_prompt, seconds=PATIENCE)
     except MarftError as error:
-        raise MarftError(f"{source}: environment '{team.game.environment.name}': {error}") from error.__cause__
+        raise MarftError(f"{source}: environment '{game.environment.name}': {error}") from error.__cause__
+
+
+def check_offline(config: Config, source: str) -> tuple[FlexMG, list[str]]:
+    """All that can be checked without weights and without a network; returns the game and what was left out.
+
+    Raises `MarftError` naming the key, as training with this config would.
+    """
+    game = offline_game(config, source, whole=True)
+    left_out = ["no weights were loaded: whether they are there and prompts fit is not known"]
+    fetched = source_of(config.environment)
+    if fetched:
+        left_out.append(f"{fetched} was not fetched: only the environment's keys were checked")
+    else:
+        check_world(game, source)
+    left_out += _check_tools(config, game.environment, source)
+    for agent in config.team.agents:
+        if agent.endpoint is None:
+            left_out += _check_model(config, agent, source)
+    return game, list(dict.fromkeys(left_out))
+
+
+def _check_tools(config: Config, environment: Environment, source: str) -> list[str]:
+    """Every tool that an agent names, but for MCP servers, which would have to be started."""
+    named = {tool for agent in config.team.agents for tool in agent.tools}
+    servers = [name for name in named & config.tools.keys() if isinstance(config.tools[name], McpConfig)]
+    built = build_tools({name: config.tools[name] for name in named & config.tools.keys() - set(servers)}, source)
+    built |= {name: (tool,) for name, tool in getattr(environment, "tools", {}).items()}
+    built |= dict.fromkeys(servers, ())
+    for agent in config.team.agents:
+        choose_tools(agent.tools, built, f"{source}: team.agents.{agent.name}.tools")
+    return [f"the server of tools.{name} was not started" for name in sorted(servers)]
+
+
+def _check_model(config: Config, agent: AgentConfig, source: str) -> list[str]:
+    """The agent's base model, as far as its name and shape tell."""
+    model, reply = config.model_of(agent), config.sampling(agent).max_tokens
+    looks_local = model.name.startswith((".", "/", "~")) or model.name.count("/") != 1
+    if not is_known(model.name) and looks_local and model.name not in BUILT_IN:
+        raise MarftError(
+            f"{source}: model.name: '{model.name}' is neither a built-in model nor a folder with a config.json"
+            f"{suggestion(model.name, list(BUILT_IN))}"
+        )
+    if config.rollout.engine == "vllm" and (model.tuning == "full" or model.quantise != "none"):
+        raise MarftError(f"{source}: rollout.engine: vllm is given whole weights and adapters only; use engine: torch")
+    if model.context is not None and reply >= model.context:
+        raise MarftError(
+            f"{source}: model.context: a reply of rollout.sampling.max_tokens {reply} leaves no room for a prompt in "
+            f"{model.context} tokens"
+        )
+    if not is_known(model.name):
+        return [f"the shape of {model.name} is not known here, so model.context and lora.targets were not checked"]
+    try:
+        crews_of(config)
+    except MarftError as error:
+        raise MarftError(f"{source}: {error}") from None
+    return []
 
 
 def notes(team: Team) -> list[str]:
@@ -171,8 +236,7 @@ def notes(team: Team) -> list[str]:
     return found
 
 
-def _some_tasks(team: Team, splits: Sequence[Split]) -> list[Task]:
-    environment = team.game.environment
+def _some_tasks(environment: Environment, splits: Sequence[Split]) -> list[Task]:
     tasks = []
     for split in splits:
         size = environment.size(split)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Table
 from rich.text import Text
 
+from marft.plan import Forecast
 from marft.run.launch import Change
 from marft.run.preflight import Room
 from marft.run.statistics import Interval
@@ -94,6 +95,10 @@ def report_tables(report: Mapping[str, Any]) -> RenderableType:
             if k != "1":
                 cells = (each.get(key, {}).get(k) for each in columns.values())
                 rows.append((f"{title}@{k}", *("" if cell is None else f"{cell:.2f}" for cell in cells)))
+    if "vote" in report["sampled"]:
+        bought = report["sampled"]["vote"]
+        rows.append((f"vote of the {bought['k']} the budget buys", _interval(bought["success"])))
+    rows.append(("tokens an episode", *(f"{each['tokens']:.1f}" for each in columns.values())))
     rows.append(("failed episodes", *(str(each["failed"]) for each in columns.values())))
     titles = [PARTS[part].format(samples=report["samples"]) for part in columns]
     parts = [_table((f"{report['tasks']} held-out tasks, 95% intervals", *titles), rows)]
@@ -159,6 +164,37 @@ def known_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Renderabl
     return _table(head, rows)
 
 
+def plan_tables(plan: Forecast) -> RenderableType:
+    """A forecast in full: counts, bytes, seconds, and what was assumed."""
+    models = [
+        (
+            each["name"],
+            f"{each['parameters']:,}",
+            f"{each['parameters of an adapter']:,}",
+            f"{each['adapters']} + {each['critics']}",
+            f"{each['trained parameters']:,}",
+        )
+        for each in plan.models
+    ]
+    rows = dict.fromkeys([*plan.play_bytes, *plan.learn_bytes])
+    memory = [(name, *(_gib(part.get(name)) for part in (plan.play_bytes, plan.learn_bytes))) for name in rows]
+    memory.append(("at most", *map(_gib, plan.peaks.values())))
+    fits = [f"{'fits' if peak <= plan.memory else 'DOES NOT FIT'} {_gib(plan.memory)}" for peak in plan.peaks.values()]
+    memory.append((f"on {plan.machine}", *fits))
+    work = [(name, _number(plan.flops[name] / 1e12), _number(spent)) for name, spent in plan.seconds.items()]
+    run = [(name, _number(value)) for name, value in plan.run.items()]
+    run += [(name, _gib(size)) for name, size in plan.other_bytes.items()]
+    return Group(
+        _table(("model", "parameters", "of an adapter", "adapters + critics", "trained"), models),
+        _table(("tokens of an iteration", ""), [(name, f"{count:,.0f}") for name, count in plan.tokens.items()]),
+        _table(("memory", "play", "learn"), memory),
+        _table(("an iteration", "TFLOP", "seconds"), work),
+        _table(("the run", ""), run),
+        _table(("assumed", ""), plan.assumptions.items()),
+        *(Text(f"note: {note}") for note in plan.notes),
+    )
+
+
 def model_line(team: Team) -> str:
     """`tiny (float32, cpu, 1 threads), context 1024`, one after the other where agents have different models."""
     lines = [f"{each}, context {each.base.context}" for each in team.backends]
@@ -177,6 +213,16 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = F
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: names from a config are not markup
     return Padding(table, (1, 0, 0, 0))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _gib(size: float | None) -> str:
+    if size is None:
+        return ""
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.2f} MiB"
 
 
 def _signed(interval: Interval) -> str:

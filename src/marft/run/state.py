@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -20,10 +20,14 @@ def save_training(
     team: Team,
     optimisers: Mapping[str, torch.optim.Optimizer],
     iteration: int,
-    score: float,
+    score: float | None,
     memory: Memory | None = None,
+    keep: Collection[int] = (),
 ) -> None:
-    """Write checkpoint `iteration` whole or not at all, mark it if it is the best so far, and prune older ones."""
+    """Write checkpoint `iteration` whole or not at all, mark it if it is the best so far, and prune older ones.
+
+    `score` is None where nothing was played, which is never the best; checkpoints in `keep` are not pruned.
+    """
     with checkpoint.writing(run, iteration) as folder:
         for backend in team.backends:
             for adapter in backend.policy.adapters:
@@ -37,9 +41,9 @@ def save_training(
         state = {"iteration": iteration, "success": score}
         (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
     best = checkpoint.best(run)
-    if best is None or score > best[1]:
+    if score is not None and (best is None or score > best[1]):
         checkpoint.mark_best(run, iteration, score)
-    checkpoint.prune(run, team.config.run.keep_last)
+    checkpoint.prune(run, team.config.run.keep_last, also=keep)
 
 
 def load_training(
@@ -49,14 +53,19 @@ def load_training(
     folder = checkpoint.latest(run)
     if folder is None:
         return 0
-    load_weights(folder, team)
-    for name, optimiser in optimisers.items():
-        device = str(team.policy_of(name).base.device)
-        optimiser.load_state_dict(checkpoint.load_state(folder / f"optimiser-{name}", device))
+    load_learners(folder, team, optimisers)
     checkpoint.restore_rng(checkpoint.load_state(folder / "rng"))
     if memory is not None:
         memory.restore(checkpoint.load_state(folder / "memory"))
     return int(json.loads((folder / "state.json").read_text(encoding="utf8"))["iteration"])
+
+
+def load_learners(folder: Path, team: Team, optimisers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """Load weights and optimisers from a verified checkpoint, and nothing else."""
+    load_weights(folder, team)
+    for name, optimiser in optimisers.items():
+        device = str(team.policy_of(name).base.device)
+        optimiser.load_state_dict(checkpoint.load_state(folder / f"optimiser-{name}", device))
 
 
 def load_weights(folder: Path, team: Team) -> None:

@@ -74,6 +74,59 @@ def test_humaneval_rows():
     assert PROMPT.strip() in problem.question
 
 
+# As the set has it: one `assert` for exact equality, and numpy's for floats, so that no run reaches both
+PLUS = """
+import numpy as np
+
+
+def is_floats(x) -> bool:
+    if isinstance(x, (list, tuple)):
+        return all(isinstance(i, float) for i in x)
+    return isinstance(x, float) or (isinstance(x, np.ndarray) and x.dtype == np.float64)
+
+
+def assertion(out, exp, atol):
+    if atol == 0 and is_floats(exp):
+        atol = 1e-6
+    if out != exp and atol != 0:
+        assert np.allclose(out, exp, rtol=1e-07, atol=atol)
+    else:
+        assert out == exp
+
+
+def check(candidate):
+    inputs = [[1, 2], [2, 2], [0.1, 0.2], [[0.1], [0.2]]]
+    results = [3, 4, 0.3, [0.1, 0.2]]
+    for i, (inp, exp) in enumerate(zip(inputs, results)):
+        assertion(candidate(*inp), exp, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "right"),
+    [
+        ("return a + b", True),
+        ("return (a + b) if isinstance(a, list) else a + b + 1e-7 * isinstance(a, float)", True),  # within 1e-6
+        ("return a + b if isinstance(a, list) else a + b + 1e-7", False),  # integers are compared exactly
+        ("return a + b + (1e-5 if isinstance(a, float) else type(a)())", False),
+        ("return 3", False),
+        ("return tuple(a + b) if isinstance(a, list) else a + b", True),  # numpy's comparison knows no lists either
+        ("return [0.1] if isinstance(a, list) else a + b", False),
+    ],
+)
+def test_humaneval_plus_counts_every_comparison(tmp_path, body, right):
+    row = {**HUMANEVAL, "test": PLUS}
+    environment = world(tmp_path, [row, {**row, "prompt": "# 2\n" + PROMPT}], benchmark="humanevalplus")
+    (outcome,) = play(environment, [f"```python\ndef add(a, b):\n    {body}\n```"])
+    assert outcome.metrics["success"] == right
+
+
+def test_humaneval_plus_leaves_tests_of_another_form_alone():
+    assert read("humanevalplus", HUMANEVAL) == read("humaneval", HUMANEVAL)
+    own = PLUS.replace("assertion(candidate(*inp), exp, 0)", "assert np.isclose(candidate(*inp), exp)")
+    assert "import numpy as np" in read("humanevalplus", {**HUMANEVAL, "test": own}).tests.test
+
+
 def test_mbpp_rows_take_the_names_that_tests_need_of_the_program():
     problem = read("mbpp", MBPP)
     assert problem.tests == CodeTests(("sum",), "\n".join(MBPP["test_list"]))  # `sum` is redefined, `len` is not
@@ -322,6 +375,7 @@ def test_mistakes_in_the_config(keys, says):
     ("form", "row", "says"),
     [
         ("humaneval", {**HUMANEVAL, "test": "def check(:"}, "the column 'test' is not Python"),
+        ("humanevalplus", {**HUMANEVAL, "test": "def check(:"}, "the column 'test' is not Python"),
         ("humaneval", {"prompt": PROMPT}, "has no column 'test'; its columns are: prompt"),
         ("mbpp", {**MBPP, "test_list": []}, "the column 'test_list' must hold a list of str"),
         ("mbpp", {**MBPP, "test_list": ["assert 1"]}, "no test in 'test_list' calls a function of 'code'"),

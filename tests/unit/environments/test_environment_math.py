@@ -150,6 +150,7 @@ IN_THEIR_OWN_FORMAT = [
     ("aime25", {"problem": "q", "answer": "70", "id": "0"}, "70"),
     ("amc23", {"question": "q", "answer": 27.0, "id": 0, "url": "u"}, "27.0"),
     ("cmath", {"question": "q", "golden": "2", "grade": 1, "reasoning_step": 1, "num_digits": 1}, "2"),
+    ("minerva", {"question": "q", "answer": "2.7778"}, "2.7778"),
     ("olympiad", {"question": "q", "final_answer": ["$2$", "$5$"], "id": 1, "subfield": "Algebra"}, "$2$, $5$"),
     ("deepscaler", {"problem": "q", "answer": "-2", "solution": "s"}, "-2"),
 ]  # fmt: skip

@@ -264,6 +264,32 @@ def test_adapters_cannot_change_under_a_running_reply(model):
     assert asyncio.run(play()).policy_version == model.engine.version == before
 
 
+def test_an_engine_of_its_own_weights_keeps_them_while_the_learner_moves_its(model):
+    if not model.engine.own_weights:
+        with pytest.raises(RuntimeError, match="the learner's own weights"):
+            model.engine.hold(["one"])
+        return
+    asked = [request([8, 9, 10], "one", seed=5, max_tokens=8)]
+    before = model.plain("one")
+    model.engine.hold(["one", "somebody else's"])
+    stirred(model.policy, seed=17, size=0.3)
+    (reply,) = ask(model.engine, asked)
+    found = torch.tensor(reply.logprobs)
+    torch.testing.assert_close(found, scores(before, asked[0], reply), atol=TOLERANCE, rtol=0)
+    assert float((found - scores(model.plain("one"), asked[0], reply)).abs().max()) > 100 * TOLERANCE
+    model.engine.load(model.engine.version + 1)
+    (reply,) = ask(model.engine, asked)
+    now = scores(model.plain("one"), asked[0], reply)
+    torch.testing.assert_close(torch.tensor(reply.logprobs), now, atol=TOLERANCE, rtol=0)
+
+
+def test_a_script_has_nothing_that_could_move():
+    engine = scripted_world().engine
+    assert engine.own_weights
+    engine.hold(["one"])
+    assert ask(engine, [request([8], max_tokens=9)])[0].token_ids == SCRIPT
+
+
 def test_new_weights_are_spoken_with_and_prefixes_of_the_old_forgotten(model):
     random = np.random.default_rng(3)
     asked = [request(random.integers(4, 16, size=LONG).tolist(), adapter, seed=3, max_tokens=6) for adapter in ADAPTERS]

@@ -181,6 +181,30 @@ def test_an_adapter_gets_a_new_name_when_its_tensors_change_and_only_then():
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_held_adapters_are_those_of_the_moment_whatever_the_learner_does_then():
+    from safetensors.torch import load_file
+
+    base = tiny_base()
+    policy = policy_of(base, "one", "two", "critic")
+    engine = engine_of(policy, base)
+    assert engine.own_weights
+    engine.hold(["one", "two", "of another model"])  # also starts vLLM
+    assert [each[0] for each in told(engine)] == ["add", "add"]
+    kept = {name: snapshot(policy, name) for name in ("one", "two")}
+    stirred(policy, seed=5)  # the learner is at work
+    ask(engine, [request([8], "one"), request([8], "two")])
+    assert [each[0] for each in told(engine)] == ["generate", "generate"]
+    for name, tensors in kept.items():
+        written = load_file(engine._adapters.loaded[name].folder / "adapter_model.safetensors")
+        theirs = sorted(float(each.double().sum()) for each in written.values())
+        assert theirs == sorted(float(each.double().sum()) for each in tensors.values())
+    engine.close()
+    asleep = engine_of(policy, base, sleep=True)
+    assert not asleep.own_weights  # it frees the memory that the learner needs
+    asleep.close()
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_vllm_sleeps_when_told_and_wakes_once_for_the_next_requests():
     base = tiny_base()
     engine = engine_of(policy_of(base, "one"), base, sleep=True)

@@ -15,6 +15,7 @@ from marft.generate.scripted import Scripted
 from marft.generate.torch_engine import TorchEngine
 from marft.learn.ahead import Both, Side, beside, plays_apart
 from marft.learn.clock import Clock
+from marft.learn.score import prepare
 from marft.learn.train import Training, iterate
 from marft.models.policy import Policy
 from marft.run.interrupt import GracefulStop
@@ -112,7 +113,7 @@ def test_at_once_and_one_after_the_other_are_the_same():
     assert "off_policy" in first[2][1]
 
 
-def test_play_and_learning_overlap():
+def test_play_and_learning_overlap(monkeypatch):
     """Play waits until learning has begun, and learning until play has: one after the other could not end."""
     training, engine = training_with(Apart)
     several(training, 1)
@@ -126,13 +127,13 @@ def test_play_and_learning_overlap():
 
     engine.generate = wait_and_generate
 
-    class Waits(Silent):
-        def phase(self, name, done=None, total=None):
-            if "scoring" in name:
-                learning.set()
-                assert playing.wait(30)
+    def wait_and_prepare(*given):
+        learning.set()
+        assert playing.wait(30)
+        return prepare(*given)
 
-    iterate(training, 1, Clock(), Waits())
+    monkeypatch.setattr("marft.learn.train.prepare", wait_and_prepare)
+    iterate(training, 1, Clock(), Silent())
     assert learning.is_set()
 
 
@@ -193,7 +194,7 @@ def test_groups_of_different_iterations_never_mix():
 
 
 def test_a_team_plays_apart_only_where_every_seat_does():
-    training, engine = training_with(Apart)
+    training, _ = training_with(Apart)
     team = training.team
     assert plays_apart(team)
     learners = replace(team.seats["bob"], generator=team.backends[0].generator)
@@ -288,6 +289,24 @@ def test_the_coroutine_has_ended_when_its_context_is_left():
 
     with beside(quick()) as result:
         assert result.result() == 7
+
+
+def test_a_thread_that_cannot_start_its_loop_ends_nobody_in_silence(monkeypatch):
+    def no_loop(coroutine):
+        coroutine.close()
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(asyncio, "run", no_loop)
+
+    async def work():
+        """Never begun."""
+
+    waiting = work()
+    with pytest.raises(KeyError), beside(waiting):
+        raise KeyError
+    with beside(waiting) as result, pytest.raises(OSError, match="too many"):
+        result.result()
+    waiting.close()
 
 
 # ---- what a person sees

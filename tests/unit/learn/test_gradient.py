@@ -165,7 +165,10 @@ class Game:
         lesson = prepare(team, batch, {})
         values, final = value_decisions(team, batch)
         lesson, _ = give_credit(Training(team, {}), lesson, values, final)
-        weighed = lesson.credit.advantages * chances[batch.episode][:, None]
+        # With chains of agents an episode has one for each agent that acted
+        alone = config.credit.chain == "agent"
+        chains = [len({each.agent for each in episode.actions}) if alone else 1 for episode in self.episodes]
+        weighed = lesson.credit.advantages * chances.repeat_interleave(torch.tensor(chains))[batch.episode][:, None]
         lesson = replace(lesson, credit=replace(lesson.credit, advantages=weighed))
         found = {}
         for adapter in dict.fromkeys(each.adapter for each in team.game.agents):

@@ -271,6 +271,23 @@ def test_an_iteration_is_a_function_of_its_seed():
     assert not any(same(one[name], other[name]) for name in one)
 
 
+def test_without_a_factor_the_order_of_updates_changes_nothing_and_with_it_something():
+    """Each adapter's gradient comes from its own rows at the old joint policy: one after another is all at once."""
+
+    def run(**update):
+        training = training_of("ann", "bob", "cy", update={**update, "epochs": 2, "lr": 0.01}, critic={"warmup": 0})
+        for iteration in range(2):
+            play_and_learn(training, iteration)
+        return adapters(training.team)
+
+    together = run(schedule="simultaneous")
+    for order in ("declared", "reverse"):
+        apart = run(schedule="sequential", order=order)
+        assert all(same(apart[name], together[name]) for name in together)
+    corrected = run(schedule="sequential", carry="happo")
+    assert {name for name in together if not same(corrected[name], together[name])} >= {"bob", "cy"}
+
+
 def test_the_loop_leaves_no_task_behind():
     training = training_of("ann")
     play_and_learn(training)

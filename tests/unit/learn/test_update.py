@@ -256,7 +256,56 @@ def test_play_by_another_sampler_is_weighed_and_the_weight_truncated(level):
     assert longest > 1
 
 
+@LEVELS
+def test_only_play_of_an_older_version_is_weighed(level):
+    """Against the sum of two gradients: fresh rows as they are, stale ones times their weight."""
+    small = Small(level)
+    lengths = small.batch.action_mask.sum(1, keepdim=True) if level == "action" else torch.tensor(1)
+    sampler = torch.where(small.batch.action_mask, small.old - math.log(1.5) / lengths, 0.0)
+    old = torch.arange(small.batch.rows) % 3 == 0
+    batch = replace(small.batch, logprobs=sampler, version=torch.where(old, 4, 5))
+    lesson = replace(small.lesson, batch=batch, version=5)
+    assert lesson.stale.tolist() == old.tolist()
+
+    def only(which):
+        kept = torch.where(which[:, None], small.lesson.credit.advantages, 0.0)
+        return small.gradient(replace(small.lesson, credit=replace(small.lesson.credit, advantages=kept)))[0]
+
+    found, _ = small.gradient(lesson)
+    assert close(found, only(~old) + 1.5 * only(old), 1e-4)
+    assert not close(found, only(~old) + only(old), 1e-2)
+    present, _ = small.gradient(replace(lesson, version=4))
+    assert close(present, only(~old) + only(old), 1e-6)  # nobody is stale
+
+
 # ---- steps
+
+
+@LEVELS
+def test_every_epoch_says_how_far_the_policy_has_moved(level):
+    small = Small(level)
+    _, stats = small.gradient(epochs=1)
+    assert "epochs" not in stats
+    learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.5))
+    config = small.config(epochs=3, clip=1e3)
+    seen = []
+    for _ in range(3):  # the same in three updates of one epoch, with the ratios seen from outside
+        new = batch_logprobs(small.policy, small.batch, small.adapters, small.lesson.temperature, 1000)
+        rows = small.rows()
+        ratio = decision_log_ratio(new, small.old, small.batch, config)[rows].exp()
+        ratio = ratio[small.batch.action_mask[rows]] if level == "token" else ratio
+        x = (new - small.old)[rows][small.batch.action_mask[rows]]
+        seen.append((float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())), float((x.exp() - 1 - x).mean())))
+        update_agent(learner, small.lesson, rows, small.config(clip=1e3), seed=0)
+    again = Small(level)
+    learner = Learner(again.policy, "ann", torch.optim.SGD(again.policy.parameters("ann").values(), 0.5))
+    epochs = update_agent(learner, again.lesson, again.rows(), config, seed=0)["epochs"]
+    assert list(epochs) == ["0", "1", "2"]
+    for each, (share, kl) in zip(epochs.values(), seen, strict=True):
+        assert each["ess"] == pytest.approx(share, rel=1e-3)
+        assert each["kl"] == pytest.approx(kl, rel=1e-3, abs=1e-6)
+    assert epochs["0"]["ess"] == pytest.approx(1)
+    assert epochs["2"]["ess"] < 0.99
 
 
 class Counting(torch.optim.SGD):

@@ -17,7 +17,8 @@ def printed(table, width=140):
 
 
 def part(kinds=("sum",), **more):
-    return {"success": INTERVAL, "reward": INTERVAL, "failed": 0, "kinds": dict.fromkeys(kinds, INTERVAL), **more}
+    found = {"success": INTERVAL, "reward": INTERVAL, "tokens": 12.25, "failed": 0}
+    return {**found, "kinds": dict.fromkeys(kinds, INTERVAL), **more}
 
 
 def test_outside_a_terminal_phases_print_nothing_at_all():
@@ -65,6 +66,15 @@ def test_a_report_shows_votes_kinds_and_the_score_without_verdict_in_columns_of_
     assert lines["maj@2"] == ["maj@2", "0.38"]
     assert shown.count("0.50 [0.25, 0.75]") == 3 * 4 + 1  # success, two kinds and reward in three columns; swapped
     assert "+0.10 [-0.10, +0.30]" in shown
+    assert lines["tokens"] == ["tokens", "an", "episode", "12.2", "12.2", "12.2"]
+    assert "vote" not in shown
+
+
+def test_the_vote_that_a_budget_buys_is_shown_beside_the_success():
+    bought = {"k": 3, "affordable": 3.4, "success": {"mean": 0.625, "low": 0.5, "high": 0.75}}
+    shown = printed(report_tables({"tasks": 8, "samples": 4, "sampled": part(vote=bought), "greedy": part()}))
+    (line,) = [line for line in shown.splitlines() if line.startswith("vote of the 3")]
+    assert line.split()[-3:] == ["0.62", "[0.50,", "0.75]"]
 
 
 @pytest.mark.parametrize("kinds", [("sum",), ("product", "sum")])

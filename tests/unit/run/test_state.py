@@ -8,6 +8,7 @@ from peft import PeftModel
 
 from builders import LETTERS, World, same, snapshot, stirred, team_of, tiny_base
 from marft.learn.clock import Clock
+from marft.learn.curriculum import Record
 from marft.learn.train import Training, iterate
 from marft.models.tiny import build_tiny
 from marft.run import checkpoint
@@ -77,6 +78,33 @@ def test_going_on_from_a_checkpoint_is_never_having_stopped(run):
     first = load_training(run, resumed.team, resumed.optimisers)
     trained(2, resumed, first)
     assert same(whole_state(resumed), whole_state(unbroken))
+
+
+LATE = {
+    "tasks": 2, "samples": 3, "staleness": 1, "reuse": 1, "resample": 2, "curriculum": {"pool": 2},
+    "sampling": {"max_tokens": 3},
+}  # fmt: skip
+
+
+def test_waiting_and_reused_play_and_what_the_curriculum_knows_come_back(run):
+    unbroken = trained(5, fresh(rollout=LATE))
+    half = trained(3, fresh(rollout=LATE))
+    save_training(run, half.team, half.optimisers, 3, 0.0, half.memory)
+    resumed = fresh(rollout=LATE)
+    assert load_training(run, resumed.team, resumed.optimisers, resumed.memory) == 3
+    assert resumed.memory.state().keys() == half.memory.state().keys()
+    assert [each.iteration for each in resumed.memory.rounds] == [1, 2]
+    assert all(each.episodes for each in resumed.memory.rounds)
+    assert resumed.memory.record == half.memory.record != Record()
+    resumed.team.load(3)
+    trained(2, resumed, 3)
+    assert same(whole_state(resumed), whole_state(unbroken))
+    assert resumed.memory.record == unbroken.memory.record
+    forgetful = fresh(rollout=LATE)  # the test can fail
+    load_training(run, forgetful.team, forgetful.optimisers)
+    forgetful.team.load(3)
+    trained(2, forgetful, 3)
+    assert not same(whole_state(forgetful), whole_state(unbroken))
 
 
 def test_the_random_states_come_back(run):

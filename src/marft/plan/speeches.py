@@ -9,7 +9,7 @@ from math import ceil
 from marft.game import FlexMG
 from marft.game.dependency import Static
 from marft.game.organisation import Debate, Orchestrated
-from marft.run.shapes import Reading
+from marft.plan.shapes import Reading
 
 FRAME = 8  # tokens of the chat format, or of a speaker's name, around one message
 CHARACTERS = 4  # of a profile per token

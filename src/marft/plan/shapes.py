@@ -104,12 +104,13 @@ def activation_bytes(
     For each token and layer, in bytes: 4 H for each norm (its float32 input), and 4 (Q + K) where heads are normalised;
     e (2 H + 4 I) for what the linear layers and the gate read; e `low` for the adapters' inner states (`low`: the ranks
     of all its adapted layers together); e' c (2 Q + 2 K) for queries, keys, values and what was seen, and 4 h for its
-    normaliser; e Q more where rows share a pack (c > 1). e is `element`, e' `attended` (default: e), Q = heads head,
-    K = kv_heads head, c = `copies`.
+    normaliser; e Q more where rows share a pack (c > 1) or a layer has a window. e is `element`, e' `attended` (or e),
+    Q = heads head, K = kv_heads head, c = `copies`. Masks, which all layers share, are left out.
     """
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
+    parted = 1.0 if copies > 1 else shape.windowed / shape.layers
     norms = FLOAT * (shape.norms * shape.hidden + shape.head_norms * (queries + keys) + 2)
-    linear = element * (2 * shape.hidden + 4 * shape.inner + low + (queries if copies > 1 else 0))
+    linear = element * (2 * shape.hidden + 4 * shape.inner + low + parted * queries)
     attention = copies * ((attended or element) * 2 * (queries + keys) + FLOAT * shape.heads)
     return tokens * shape.layers * (norms + linear + attention)
 
