@@ -167,6 +167,8 @@ def written_team(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolved(config: Config) -> tuple[dict[str, Any], frozenset[str]]:
     """(key -> value for all that decides what is learnt, the keys among them that are not at the schema's default)."""
     every = dict(flat({k: v for k, v in config.model_dump(mode="json").items() if k not in ASIDE}))
+    if order_is_nothing(config):
+        every |= {"update.schedule": "simultaneous", "update.order": "declared"}
     chosen = dict(flat(config.model_dump(mode="json", exclude_defaults=True)))
     if every["model.name"] == MODEL:
         every["model.name"] = small_model()
@@ -179,6 +181,14 @@ def small_model() -> str:
     from benchmarks.nano.train import Recipe  # loads torch
 
     return Recipe().name
+
+
+def order_is_nothing(config: Config) -> bool:
+    """Whether agents may be updated in any order, or all at once, with the same result: docs/algorithm.md, "Agent by
+    agent". Conditions that differ in nothing else are one training, and are run once."""
+    adapters = [agent.adapter_name for agent in config.team.agents]
+    apart = len(set(adapters)) == len(adapters)
+    return apart and config.update.carry == "none" and config.update.schedule != "alternate"
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,10 +1,11 @@
-"""One run, in a process of its own: `python -m benchmarks.study.one CONFIG RUN`.
+"""One run, in a process of its own: `python -m benchmarks.study.one CONFIG RUN`, or forked by the study.
 
 Trains as `marft train CONFIG --run RUN` does, or goes on with what is in RUN, and writes RUN/result.json in the end.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -20,14 +21,23 @@ from marft.types import MarftError
 SECONDS = "seconds.txt"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit 0 when the run is complete, 128 + n when signal n stopped it; what is wrong is said in one sentence."""
+def main(arguments: Sequence[str] | None = None, log: str | None = None) -> None:
+    """Exits with 0 when the run is complete, 128 + n when signal n stopped it; what is wrong is said in one sentence.
+
+    With a `log`, the process leaves its parent's session and writes there whatever it prints.
+    """
+    if log is not None:
+        os.setsid()
+        with open(log, "wb") as file:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(file.fileno(), stream.fileno())
     config, folder = arguments or sys.argv[1:]
     try:
-        return train(config, Path(folder), Silent())
+        code = train(config, Path(folder), Silent())
     except MarftError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        code = 2
+    sys.exit(code)
 
 
 def train(config: str, folder: Path, watcher: Watcher) -> int:
@@ -56,4 +66,4 @@ def _seconds(folder: Path) -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

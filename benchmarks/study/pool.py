@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,11 +13,20 @@ from typing import Any, Protocol
 
 import yaml
 
+from benchmarks.study import one
 from benchmarks.study.conditions import MODEL, Run
 from benchmarks.study.results import RESULT, read_result
 from marft.run.directory import write_text
 
 ROOT = Path(__file__).parents[2]
+# What takes seconds to import, and stands ready in the process that runs are forked from
+LIBRARIES = [
+    "benchmarks.study.one",
+    "peft",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+]
 
 
 class Job(Protocol):
@@ -73,31 +80,34 @@ class Runner:
 
 
 class Process:
-    """`python -m benchmarks.study.one`, in a session of its own: Ctrl-C reaches the study, which asks it to stop."""
+    """`benchmarks.study.one` in a process of its own, forked from one that holds the libraries already.
+
+    It has a session of its own: Ctrl-C reaches the study, which asks it to stop.
+    """
 
     def __init__(self, runner: Runner, config: Path, folder: Path, log: Path) -> None:
         self._runner, self._folder, self._log = runner, folder, log
-        command = [sys.executable, "-m", "benchmarks.study.one", str(config), str(folder)]
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment(runner.threads), stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+        for name, value in environment(runner.threads).items():  # what forks the runs inherits it when it starts
+            os.environ[name] = value
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(LIBRARIES)
+        self._process = context.Process(target=one.main, args=([str(config), str(folder)], str(log)))
+        self._process.start()
 
     def poll(self) -> int | None:
         """Its exit code."""
-        return self._process.poll()
+        return self._process.exitcode
 
     def stop(self) -> None:
         """It ends after the update under way, and is resumed another time."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        if self._process.is_alive():
+            self._process.terminate()
 
     def kill(self) -> None:
         """At once; what it has not saved is lost."""
-        if self._process.poll() is None:
+        if self._process.is_alive():
             self._process.kill()
-            self._process.wait()
+            self._process.join()
 
     def result(self) -> dict[str, Any]:
         """Read from its folder."""
@@ -121,11 +131,10 @@ class Process:
 def environment(threads: int) -> dict[str, str]:
     """Threads that sleep while they wait: two processes whose threads spin slow each other down ten-fold."""
     return {
-        **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "TOKENIZERS_PARALLELISM": "false",
     }
 
 

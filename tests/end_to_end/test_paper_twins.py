@@ -67,7 +67,7 @@ def test_a_twin_s_checkpoint_and_tokens_are_as_planned(marft, tmp_path):
     files = [*folder.rglob("*.safetensors"), *folder.glob("optimiser-*")]
     written = sum(part.nbytes for each in files for part in load_file(each).values())
     assert written == pytest.approx(planned.other_bytes["a checkpoint"], rel=0.01)  # and AdamW's numbers of steps
-    episodes = read_jsonl(run / "episodes" / "train-000001.jsonl")
-    drawn = sum(len(action["token_ids"]) for episode in episodes for action in episode["actions"])
+    played = read_jsonl(run / "metrics.jsonl")[1]["play"].values()
+    drawn = sum(each["reply_tokens"] * each["replies"] for each in played) * 4
     assert 0 < drawn <= planned.tokens["drawn"] == 4 * 3 * 8
     assert planned.tokens["longest prompt and reply"] <= 1024

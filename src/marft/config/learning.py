@@ -164,10 +164,17 @@ class GuardConfig(Section):
     window: Annotated[int, Field(ge=2)] = Field(5, description="iterations whose mean is compared with the best so far")
     collapse: Unit = Field(0.5, description="share of the best mean success below which the team has collapsed")
     kl: Rate = Field(0.5, description="nats per token between old and new policy in one update that are too many")
-    reference_kl: Rate = Field(5.0, description="nats per token from the base model that are too many")
-    entropy_low: Unit = Field(0.05, description="share of an agent's first entropy that is too little")
+    reference_kl: Rate = Field(
+        5.0, description="nats per token from the base model that are too many (measured with update.kl_reference > 0)"
+    )
+    entropy_low: Unit = Field(
+        0.01,
+        description="share of an agent's first entropy that is too little, unless success rises or is above 0.8",
+    )
     entropy_high: Rate = Field(3.0, description="multiple of an agent's first entropy that is too much")
-    ratio: Rate = Field(20.0, description="largest 95th percentile of new / old ratios, or its inverse")
+    ratio: Rate = Field(
+        20.0, description="largest 95th percentile of new / old ratios, and inverse of the least median"
+    )
     shrink: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="factor on the learning rate per rollback")
     rollbacks: Positive = Field(3, description="rollbacks after which a run stops with an error")
 

@@ -204,7 +204,8 @@ def normalise_advantages(
         if not bool(mine.any()):
             continue
         mean, std = chosen[mine].mean(), chosen[mine].std(correction=0)
-        if float(std) > ROUNDING * float(sizes[mine].max()):
+        # Not a number is not "no difference": it must reach the update, which refuses it, and never become 0
+        if not bool(std.isfinite()) or float(std) > ROUNDING * float(sizes[mine].max()):
             here = batch.action_mask.bool() & (agent == each)[:, None]
             result = torch.where(here, (advantages - mean) / std, result)
     return replace(credit, advantages=result.to(credit.advantages.dtype))

@@ -59,6 +59,15 @@ class Work:
         """One learner's pass over an agent's rows."""
         return speeches.rows_read(self.of([agent]), *self.size, self.config.update.micro_tokens)
 
+    def masked(self, crew: Crew) -> float:
+        """Queries times keys under a mask in one pack: rows that share a prefix, or the views of one episode."""
+        budget, samples = self.config.update.micro_tokens, self.size[1]
+        learners = [name for name in self.learners if name in crew.agents]
+        found = [speeches.masked_pairs(self.of([name]), samples, budget) for name in learners]
+        if crew.critics and self.config.critic.kind == "shared" and len(self.played) > 1:
+            found.append(min(float(budget), self.played[-1].view) ** 2)
+        return max(found, default=0.0)
+
     def views(self, crew: Crew) -> Reading:
         """The critics' pass over what they read."""
         if not crew.critics:
@@ -112,7 +121,8 @@ def learn_bytes(work: Work) -> dict[str, float]:
 
     A pack has `update.micro_tokens` tokens, or those of the longest row that stands alone.
     """
-    update, found = work.config.update, {"activations": 0.0, "gradients in flight": 0.0, "logits": 0.0}
+    update = work.config.update
+    found = {"activations": 0.0, "scores under a mask": 0.0, "gradients in flight": 0.0, "logits": 0.0}
     for crew in work.crews:
         mine = [work.rows(name) for name in work.learners if name in crew.agents]
         copies = speeches.together([*mine, work.views(crew)]).copies
@@ -120,6 +130,9 @@ def learn_bytes(work: Work) -> dict[str, float]:
         shape, element = crew.shape, crew.element
         packed = shapes.activation_bytes(shape, tokens, element, crew.low, copies)
         alone = shapes.activation_bytes(shape, longest, element, crew.low) if longest > tokens else 0.0
+        if not work.cpu:  # there attention takes its mask in a fused kernel
+            scores = shapes.score_bytes(shape, work.masked(crew))
+            found["scores under a mask"] = max(found["scores under a mask"], scores)
         rounded = element * crew.adapter if element < FLOAT else 0.0  # the factors in the base's dtype
         found["activations"] = max(found["activations"], max(packed, alone) + rounded)
         flight = shapes.pass_bytes(shape, max(tokens, longest if longest > tokens else 0.0), element)

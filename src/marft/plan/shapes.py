@@ -115,6 +115,15 @@ def activation_bytes(
     return tokens * shape.layers * (norms + linear + attention)
 
 
+def score_bytes(shape: Architecture, pairs: float) -> float:
+    """Attention's probabilities where no fused kernel takes the mask: 4 layers heads for each query and key.
+
+    On CUDA torch shares keys among heads (`enable_gqa`) in its flash kernel, which takes no mask, and in its plain one,
+    which computes in float32 and keeps what it computes.
+    """
+    return FLOAT * shape.layers * shape.heads * pairs if shape.kv_heads < shape.heads else 0.0
+
+
 def learning_logits(shape: Architecture, trained: bool) -> int:
     """Logits at their peak: float32 values and log-probabilities of one chunk of positions, 8 V chunk bytes."""
     return 2 * FLOAT * shape.vocabulary * (PROJECTED_TRAINED if trained else PROJECTED)

@@ -134,6 +134,19 @@ def replies_drawn(speeches: Sequence[Speech], tasks: int, samples: int) -> Readi
     return Reading(drawn, drawn, pairs)
 
 
+def masked_pairs(speeches: Sequence[Speech], samples: int, budget: int) -> float:
+    """Queries times keys of a full pack of one agent's rows; 0 where every row stands alone, and needs no mask.
+
+    Rows share at least their agent's profile, so that those in one pack see each other's places through a mask.
+    """
+    if not speeches:
+        return 0.0
+    last = speeches[-1]
+    own = max(1.0, last.end - (last.shared if samples > 1 else 0.0))
+    rows = int(budget // own)
+    return rows * own * last.end if rows > 1 else 0.0
+
+
 def together(readings: Sequence[Reading]) -> Reading:
     """The sum of passes."""
     return Reading(

@@ -478,6 +478,15 @@ def test_rounding_of_returns_is_not_taken_for_advantages() -> None:
     assert row_numbers(normalise_advantages(small, batch, "batch").advantages) == pytest.approx([1.0, -1.0])
 
 
+@pytest.mark.parametrize("how", ["batch", "agent"])
+def test_an_advantage_that_is_no_number_stays_none(how: str) -> None:
+    batch, _ = make_batch([duo(0.0, 0.0), duo(0.0, 0.0, 0.0)])
+    spoilt = return_credit(batch, UNDISCOUNTED)
+    spoilt.advantages[0, PROMPT] = NAN
+    found = normalise_advantages(spoilt, batch, how)
+    assert bool(found.advantages[0, PROMPT].isnan())  # 0 would let a broken critic pass in silence
+
+
 def test_partners_that_never_learn_count_in_no_mean() -> None:
     credit, batch = spoken([1, 3, -50, 70], [0, 0, 1, 1], [1, 1, 9, 9], "token")
     learning = torch.tensor([True, True, False, False])

@@ -84,6 +84,17 @@ def test_the_longest_row_sets_the_peak_where_it_is_longer_than_a_pack():
     assert not plan(rollout=sampling, update={"micro_tokens": 4096}).notes
 
 
+def test_scores_under_a_mask_by_hand():
+    """Two episodes of a task; ann's rows are 108 + 10 tokens, bob's 126 + 10, his view 126; tiny: 2 layers, 4 heads."""
+    sampling = {"tasks": 2, "samples": 2, "sampling": {"max_tokens": 20}}
+    wide, narrow, alone = (plan(rollout=sampling, update={"micro_tokens": tokens}) for tokens in (140, 50, 5))
+    assert wide.learn_bytes["scores under a mask"] == 4 * 2 * 4 * max(14 * 10 * 118, 5 * 28 * 136, 126**2)
+    assert narrow.learn_bytes["scores under a mask"] == 4 * 2 * 4 * 5 * 10 * 118  # ann's: more than 50 x 50
+    assert alone.learn_bytes["scores under a mask"] == 4 * 2 * 4 * 5 * 5  # of a view cut to 5 tokens, at most
+    cpu = plan(rollout=sampling, given=Assumptions(machine_of("cpu", 24, 2, 20)))
+    assert cpu.learn_bytes["scores under a mask"] == 0
+
+
 def test_tokens_by_hand():
     found = plan(rollout={"tasks": 3, "samples": 4, "sampling": {"max_tokens": 20}}).tokens
     ann, bob = 108, 108 + 10 + 8

@@ -195,3 +195,10 @@ def test_rounded_weights_take_half_a_byte_and_their_scales():
     shape = find_architecture("tiny")  # 2 layers of 36,864 weights, two embeddings of 104 x 64, five norms of 64
     assert shapes.weight_bytes(shape, 2, rounded=False) == 2 * (2 * 36_864 + 2 * 104 * 64 + 5 * 64)
     assert shapes.weight_bytes(shape, 2, rounded=True) == 2 * 36_864 * 0.5625 + 2 * (2 * 104 * 64 + 5 * 64)
+
+
+def test_scores_are_kept_only_where_keys_are_shared():
+    assert shapes.score_bytes(find_architecture("Qwen/Qwen2.5-3B"), 10) == 4 * 36 * 16 * 10
+    assert (
+        shapes.score_bytes(find_architecture("HuggingFaceTB/SmolLM2-1.7B"), 10) == 0
+    )  # 32 heads with keys of their own

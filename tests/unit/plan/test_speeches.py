@@ -146,3 +146,10 @@ def test_play_reads_what_is_shared_once_a_task():
     drawn = speeches.replies_drawn(duo, 2, 3)
     assert drawn.tokens == drawn.projected == 6 * 37
     assert drawn.pairs == 6 * (30 * (duo[0].prompt + 15) + 7 * (duo[1].prompt + 3.5))
+
+
+def test_rows_that_stand_alone_need_no_mask():
+    speech = Speech("ann", 30.0, 30.0, 20.0, 0.0, 10.0)  # rows of 40 of which 20 are shared by the samples of a task
+    assert speeches.masked_pairs([speech], 4, 100) == 5 * 20 * 40
+    assert speeches.masked_pairs([speech], 1, 100) == 2 * 40 * 40
+    assert speeches.masked_pairs([speech], 1, 79) == speeches.masked_pairs([], 4, 79) == 0
