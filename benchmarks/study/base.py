@@ -34,6 +34,7 @@ BASE: Mapping[str, Any] = {
     "run.episodes_every": 1000,
 }
 SIZES = {"duo": 2, "trio": 3, "quad": 4}
+DUO = {**BASE, "team.size": 2}
 TRIO = {**BASE, "team.size": 3}
 EQUAL_TOKENS = (
     "`single` is one agent that solves the whole problem, with so many samples of each task that it samples about as "

@@ -36,8 +36,8 @@ class Findings:
 
     @property
     def every(self) -> list[Record]:
-        """All records."""
-        return [record for seeds in self.records.values() for record in seeds.values()]
+        """All records, each once: conditions that are the same training share theirs."""
+        return list({id(record): record for seeds in self.records.values() for record in seeds.values()}.values())
 
     @property
     def measured(self) -> list[Condition]:
@@ -48,6 +48,14 @@ class Findings:
         """Seed -> value; a run without training has no area."""
         found = {seed: value_of(record, measure) for seed, record in self.records[key].items()}
         return {seed: value for seed, value in found.items() if value is not None}
+
+    def twin(self, condition: Condition) -> str | None:
+        """The name of an earlier condition of its group that is the same training, whose runs stand for both."""
+        mine = list(map(id, self.records[condition.key].values()))
+        for other in self.experiment.conditions[: self.experiment.conditions.index(condition)]:
+            if other.group == condition.group and list(map(id, self.records[other.key].values())) == mine:
+                return other.name
+        return None
 
     def mean(self, key: str, measure: Measure) -> Interval | None:
         """Over seeds; None without any."""

@@ -55,9 +55,12 @@ def curves(findings: Findings) -> Any:
     figure, panels = panels_of(len(groups))
     styles = styles_of(findings)
     for axes, group in zip(panels, groups, strict=True):
-        for condition in trained(findings, group):
+        members = trained(findings, group)
+        for condition in (each for each in members if findings.twin(each) is None):
+            alike = [each.name for each in members if findings.twin(each) == condition.name]
+            label = " = ".join([condition.name, *alike])
             found = [smooth(record["curve"]) for record in findings.records[condition.key].values()]
-            line(axes, range(1, len(found[0]) + 1), found, condition.name, styles[condition.name])
+            line(axes, range(1, len(found[0]) + 1), found, label, styles[condition.name])
         axes.set(title=group or findings.experiment.name, xlabel="iteration")
     panels[0].set(ylabel="success in training")
     legend(figure, panels)

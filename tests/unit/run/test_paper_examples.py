@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parents[3] / "examples" / "paper"
 PAPER = sorted(FOLDER.glob("*.yaml"))
 TEAMS = [f"team.preset={name}" for name in ("duo", "trio", "quad")]
 TESTS = {
-    "math": ("aime24", "math500", "amc23", "olympiad", "minerva"),
-    "code": ("livecodebench", "codeforces", "humanevalplus"),
+    "math": ["aime24", "math500", "amc23", "olympiad", "minerva"],
+    "code": ["livecodebench", "codeforces", "humanevalplus"],
 }
 
 

@@ -1,34 +1,16 @@
-"""The command line. Every command loads what it needs only when it runs, so that `--help` is instant."""
+"""Commands that train and use teams: train, eval, play, export."""
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from marft.cli.app import Overrides, app
 from marft.types import MarftError
 
-app = typer.Typer(
-    name="marft",
-    help="Fine-tune teams of language-model agents with reinforcement learning.",
-    epilog="Start with: marft check examples/quickstart.yaml",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Change a key of the config, such as update.lr=0.001", show_default=False),
-]
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML config", show_default=False)]
 RunOrConfig = Annotated[
     str, typer.Argument(metavar="RUN_OR_CONFIG", help="A run's folder, or a config (untrained)", show_default=False)
 ]
@@ -62,31 +44,6 @@ Influence = Annotated[
         "comparison]",
     ),
 ]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0, 2 for a mistake of the user's (in one sentence), 128 + n after signal n."""
-    # Torch's threads spin for long while they wait, which makes two processes on one machine ten times slower; if they
-    # did not spin at all, one process would be up to four times slower. Read as torch loads
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    if not sys.warnoptions:  # what libraries tell each other's authors is of no use to who runs a command
-        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
-    try:
-        app(args=None if arguments is None else list(arguments), prog_name="marft")
-    except MarftError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-@app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="Show the version and exit")] = False) -> None:
-    """Options that need no command."""
-    if version:
-        from marft import __version__
-
-        print(f"marft {__version__}")
-        raise typer.Exit
 
 
 @app.command(
@@ -276,151 +233,6 @@ def export(
     print(f"{folder}: agent '{agent}', ready for {ready}; see README.md there")
 
 
-@app.command(
-    epilog="Examples: marft check examples/quickstart.yaml model.context=512\n\n"
-    "marft check --no-weights examples/paper/math-7b.yaml team.preset=quad"
-)
-def check(
-    config: Config,
-    overrides: Overrides = None,
-    no_weights: Annotated[
-        bool, typer.Option("--no-weights", help="Load no weights and fetch nothing: for a config of another machine")
-    ] = False,
-) -> None:
-    """Validate a config without training: agents, who reads whom, model, environment, and that prompts fit.
-
-    Prompts are measured on a few tasks of each split: with everyone silent, and with everyone speaking as
-    long as they may. Without weights there is no tokenizer to measure them with.
-    """
-    from rich.console import Console
-
-    from marft.config import load_config
-    from marft.game.drawing import draw
-    from marft.run import preflight, show
-    from marft.team import build_team
-
-    console = Console()
-    loaded = load_config(config, overrides or ())
-    if no_weights:
-        game, left_out = preflight.check_offline(loaded, config)
-        console.print(draw(game))
-        for note in left_out:
-            console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-        console.print("ok", style="bold green")
-        return
-    team = build_team(loaded, config)
-    preflight.check_prompts(team, config)
-    preflight.check_world(team.game, config)
-    rooms = preflight.rooms(team, config)
-    console.print(f"model: {show.model_line(team)}", markup=False, highlight=False, soft_wrap=True)
-    console.print(draw(team.game))
-    console.print(show.room_table(rooms))
-    for room in rooms:
-        if room.fullest + room.reply > room.context:
-            refuse = team.config.rollout.context_policy == "refuse"
-            what = "the episode fails" if refuse else "the oldest messages are left out"
-            console.print(
-                f"note: '{room.agent}' may not fit when everyone speaks at full length; then {what}", soft_wrap=True
-            )
-    for note in preflight.notes(team):
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-    console.print("ok", style="bold green")
-
-
-@app.command(
-    epilog="Examples: marft plan examples/paper/math-3b.yaml\n\n"
-    "marft plan examples/paper/code-7b.yaml team.preset=quad --gpu h200 --reply 600"
-)
-def plan(
-    config: Config,
-    overrides: Overrides = None,
-    gpu: Annotated[
-        str, typer.Option(metavar="NAME", help="a100-40, a100, h100, h200, or any with the next three")
-    ] = "h100",
-    memory: Annotated[float | None, typer.Option(metavar="GB", help="Memory of one device")] = None,
-    tflops: Annotated[float | None, typer.Option(metavar="N", help="Its dense bfloat16 TFLOP/s")] = None,
-    bandwidth: Annotated[float | None, typer.Option(metavar="GB/S", help="What its memory moves")] = None,
-    mfu: Annotated[float, typer.Option(metavar="SHARE", help="Of the TFLOP/s, in learning and over prompts")] = 0.25,
-    decode: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="Of the bandwidth, while replies grow [default: 0.5 vllm, 0.1 torch]"),
-    ] = None,
-    task: Annotated[int, typer.Option(metavar="TOKENS", help="A task, on average")] = 200,
-    longest_task: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="The longest task [default: 4 times the mean]")
-    ] = None,
-    reply: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="A reply, on average [default: half of max_tokens]")
-    ] = None,
-    shape: Annotated[
-        str | None, typer.Option(metavar="FILE", help="config.json of a model whose shape is not known here")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one line of JSON")] = False,
-) -> None:
-    """Memory, time and GPU-hours that training would take, from the config and the model's shape alone.
-
-    Nothing is loaded or fetched. What the config does not say is assumed, and stands in the answer;
-    docs/plan.md has every formula.
-    """
-    from marft.config import load_config
-    from marft.plan import Assumptions, forecast, machine_of
-
-    given = Assumptions(machine_of(gpu, memory, tflops, bandwidth), mfu, decode, task, longest_task, reply)
-    found = forecast(load_config(config, overrides or ()), config, given, shape)
-    if json:
-        from json import dumps
-
-        print(dumps(found.as_dict()))
-        return
-    from rich.console import Console
-
-    from marft.run import show
-
-    Console().print(show.plan_tables(found))
-
-
-@app.command(epilog="Example: marft models")
-def models() -> None:
-    """The models that are built in, and what each needs."""
-    from rich.console import Console
-
-    from marft.models.base import BUILT_IN
-    from marft.run import show
-
-    rows = [(name, each.description, each.needs) for name, each in BUILT_IN.items()]
-    others = "any Llama-, Qwen- or Gemma-3-style chat model that transformers loads"
-    rows.append(("(a folder or hub id)", others, "its weights"))
-    Console().print(show.known_table(("model.name", "what it is", "needs"), rows))
-
-
-@app.command(epilog="Example: marft environments")
-def environments() -> None:
-    """The environments that are built in, and what each needs."""
-    from rich.console import Console
-
-    from marft.environments import known_environments
-    from marft.run import show
-
-    rows = [(each.name, each.description, each.needs) for each in known_environments()]
-    rows.append(("(module:Class)", "your own; see docs/environments.md", "a module that can be imported from here"))
-    Console().print(show.known_table(("environment.name", "what it is", "needs"), rows))
-
-
-@app.command(epilog="Example: marft teams")
-def teams() -> None:
-    """The teams that are ready made, for `team.preset` in a config."""
-    from rich.console import Console
-
-    from marft.presets import description, preset_names, preset_team
-    from marft.run import show
-
-    rows = [
-        (name, ", ".join(each["name"] for each in preset_team(name)["agents"]), description(name))
-        for name in preset_names()
-    ]
-    Console().print(show.known_table(("team.preset", "agents", "what it is"), rows))
-
-
 def _targets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The runs and configs, and the overrides: words with a `=` that name nothing on the disk."""
     targets = [word for word in words if "=" not in word or Path(word).exists()]
@@ -437,7 +249,3 @@ def _split(config: str | None, overrides: list[str] | None, optional: bool) -> t
     if not optional:
         raise MarftError("CONFIG is missing: name a YAML config first, as in marft train examples/quickstart.yaml")
     return None, words
-
-
-if __name__ == "__main__":
-    main()
