@@ -145,11 +145,18 @@ def show_list(chosen: Sequence[Experiment], runs: dict[str, list[Run]], records:
 
 
 def expected(run: Run, records: Records) -> float:
-    """Seconds of a run: as measured for this condition, else for its experiment, else as stated there."""
+    """Seconds of a run: as measured for its condition, else its experiment, else all not slow, else as stated."""
+    stated = EXPERIMENTS[run.experiment]
     mine = [row for row in records.rows if row["experiment"] == run.experiment]
     same = [row for row in mine if row["condition"] == run.condition]
-    measured = [row["seconds"]["all"] for row in same or mine]
-    return fmean(measured) if measured else EXPERIMENTS[run.experiment].seconds
+    others = [] if stated.slow else [row for row in records.rows if not is_slow(row["experiment"])]
+    measured = [row["seconds"]["all"] for row in same or mine or others]
+    return fmean(measured) if measured else stated.seconds
+
+
+def is_slow(name: str) -> bool:
+    """Whether an experiment, which need not exist any more, is a slow one."""
+    return name in EXPERIMENTS and EXPERIMENTS[name].slow
 
 
 def run_all(runs: Sequence[Run], records: Records, runner: Runner, workers: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.nano.problems import KINDS, LIMITS
 from benchmarks.study.base import BASE, DUO, EQUAL_TOKENS, SIZES, TRIO, in_each_size, plain, single
 from benchmarks.study.conditions import Condition, Contrast, Experiment
 
@@ -203,16 +204,41 @@ STABILITY = Experiment(
         "4 epochs, kl_stop": {"update.epochs": 4, "update.kl_stop": 0.05},
         "staleness 1": {"rollout.staleness": 1},
         "reuse 1": {"rollout.reuse": 1},
-        "resample": {"rollout.resample": 2},
-        "curriculum": {"rollout.curriculum": {}},
         "ten times the step": {"update.lr": 10 * BASE["update.lr"]},
         "ten times the step, guard": {
             "update.lr": 10 * BASE["update.lr"], "guard.action": "rollback", "guard.rollbacks": 20, "run.save_every": 1,
         },
     }),
     baseline="plain",
-    note="With a curriculum and with resampling, training plays other tasks than without: only held-out success "
-    "(after) compares them, and resampling costs tokens, which are in the table.",
+)  # fmt: skip
+
+CHOOSING = Experiment(
+    "choosing",
+    "Should tasks without signal be replaced, and tasks be chosen by success rate, where they differ in difficulty?",
+    {**DUO, "environment.kinds": list(KINDS), "environment.levels": list(LIMITS)},
+    plain(**{
+        "as they come": {},
+        "resample": {"rollout.resample": 2},
+        "curriculum": {"rollout.curriculum": {}},
+    }),
+    baseline="as they come",
+    note="All kinds and levels of problems. With a curriculum and with resampling, training plays other tasks than "
+    "without: only held-out success (after) compares them, and resampling costs tokens, which are in the table.",
+)  # fmt: skip
+
+CRITIC = Experiment(
+    "critic",
+    "Would a critic that is fitted for longer help?",
+    TRIO,
+    plain(**{
+        "2 epochs": {},
+        "8 epochs": {"critic.epochs": 8},
+        "8 epochs, lambda 0.5": {"critic.epochs": 8, "credit.lam": 0.5},
+        "each value head undivided": {"critic.head_lr": 256 * 0.01},
+    }),
+    baseline="2 epochs",
+    note="`each value head undivided` gives the head the step it had before its sum was divided by the width of the "
+    "model (a rate of 0.01 then).",
 )  # fmt: skip
 
 RATES = Experiment(
@@ -289,7 +315,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     each.name: each
     for each in (
         LEARNERS, ROLES, BUDGET, NORMALISATION, ALLOCATION, SCHEDULE, GAMMA_TOKEN, WARMUP, SHARING, DEPENDENCY,
-        IDENTICAL, RETENTION, LAMBDA, STABILITY, GROUPS, RATES, CONFIRM,
+        IDENTICAL, RETENTION, LAMBDA, CRITIC, STABILITY, GROUPS, CHOOSING, RATES, CONFIRM,
     )
 }  # fmt: skip
 

@@ -113,7 +113,7 @@ class CriticConfig(Section):
     )
     warmup: NonNegative = Field(1, description="first iterations that train the critic alone")
     lr: Rate = 1e-3
-    head_lr: Rate = 1e-2
+    head_lr: Rate = Field(0.03, description="of the value head; about what a step may move a value by")
     epochs: Positive = 2
     minibatches: Positive = 1
     loss: Literal["huber", "mse"] = "huber"

@@ -79,6 +79,7 @@ async def play_iteration(team: Team, record: Record, iteration: int, watcher: Wa
         stats["curriculum"] = _curriculum_stats(record, groups)
         endless = team.game.environment.size("train") is None
         after = noted(after, _results(groups), config.curriculum.decay, endless)
+    stats["tokens"] = {"prompt": team.usage.prompt_tokens - used.prompt_tokens}
     stats["play_tokens_per_second"] = (team.usage.sampled_tokens - used.sampled_tokens) / (
         time.perf_counter() - started
     )

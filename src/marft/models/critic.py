@@ -13,10 +13,11 @@ from marft.models.policy import Policy
 
 
 class Critic:
-    """V(joint view) = w · norm(h) + b on the last hidden state h, through an adapter of its own, called `name`.
+    """V(joint view) = w · norm(h) / H + b on the last hidden state h [H], through an adapter of its own, called `name`.
 
-    The head starts at zero, so an untrained critic is a zero baseline; hidden states are brought to unit scale first,
-    so that one learning rate fits models of different widths.
+    The head starts at zero, so an untrained critic is a zero baseline. Hidden states are brought to unit scale and the
+    sum is divided by their width H, so that one learning rate fits all models: a step of Adam moves every weight by
+    about `head_lr`, and so V by about as much. Undivided it would move V by H times that, and never settle.
     """
 
     def __init__(self, policy: Policy, name: str = "critic") -> None:
@@ -44,5 +45,5 @@ class Critic:
             lengths.append(count)
         nodes = torch.from_numpy(np.concatenate(places)).to(self.policy.base.device)
         states = self.policy.hidden(packed, self.name)[nodes].float()
-        scaled = nn.functional.rms_norm(states, states.shape[-1:])
+        scaled = nn.functional.rms_norm(states, states.shape[-1:]) / states.shape[-1]
         return packed.rows, self.head(scaled).squeeze(-1), tuple(lengths)

@@ -398,7 +398,7 @@ class Valued(Small):
     def by_hand(self, ids):
         """V after reading `ids`, by a plain forward pass."""
         state = Plain(self.base.model).hidden(ids, snapshot(self.policy, "critic"))[-1]
-        return float(self.critic.head(rms_norm(state, state.shape)))
+        return float(self.critic.head(rms_norm(state, state.shape) / len(state)))
 
     def learn(self, returns, optimiser, old=None, budget=1000, **settings):
         config = CriticConfig(**{"clip": None, "loss": "mse", "epochs": 1, "max_grad_norm": 1e9, **settings})
