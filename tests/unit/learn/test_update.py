@@ -22,6 +22,7 @@ from marft.learn.update import (
     view_values,
 )
 from marft.models.critic import Critic
+from marft.models.pack import pack
 from marft.types import Credit
 
 LEVELS = pytest.mark.parametrize("level", ["action", "token"])
@@ -410,6 +411,19 @@ class Valued(Small):
         return torch.optim.SGD(self.critic.parameters().values(), 1e-12)
 
 
+@pytest.mark.parametrize("hidden", [16, 64])
+def test_a_step_moves_a_value_by_about_the_rate_of_the_head_however_wide_the_model_is(hidden):
+    base = tiny_base(hidden=hidden)
+    critic = Critic(policy_of(base, "critic"))
+    optimiser = torch.optim.Adam(critic.head.parameters(), 0.01)
+    packed = pack([[4, 6, 8]], 10)[0]
+    (1.0 - critic.values(packed, [3])[1]).sum().backward()
+    optimiser.step()
+    moved = float(critic.values(packed, [3])[1].detach())
+    # Adam's first step is the rate in every weight: sum of |h| / H, at most 1 at unit scale, and the bias
+    assert 0.01 < moved <= 0.02 + 1e-6
+
+
 def test_an_untrained_critic_is_a_zero_baseline():
     small = Small()
     critic = Critic(small.policy)
@@ -455,7 +469,10 @@ def test_fitting_moves_the_critic_alone_and_towards_the_returns(level):
     generator = torch.Generator().manual_seed(2)
     target = torch.randn(world.old.shape, generator=generator)
     returns = torch.where(world.batch.decision_mask, target, 0.0)
-    optimiser = torch.optim.AdamW(world.critic.parameters().values(), 1e-2)
+    # The head's sum is divided by the width, 32: at a rate of 0.3 a step moves a value by about 0.3
+    groups = [{"params": list(world.critic.head.parameters()), "lr": 0.3}]
+    groups.append({"params": list(world.policy.parameters("critic").values()), "lr": 1e-2})
+    optimiser = torch.optim.AdamW(groups)
     losses = [world.learn(returns, optimiser)["loss"] for _ in range(30)]
     assert losses[-1] < 0.3 * losses[0]
     moved = {name: not same(before[name], snapshot(world.policy, name)) for name in world.policy.adapters}
