@@ -264,7 +264,7 @@ GROUPS = Experiment(
 CONFIRM_BASE: Mapping[str, Any] = {
     "model.name": "smollm2-135m-instruct",
     "model.dtype": "native",
-    "iterations": 20,
+    "iterations": 12,
     "learner": "marft-a",
     "environment.name": "reasoning",
     "environment.dataset": "products",
@@ -279,8 +279,9 @@ CONFIRM_BASE: Mapping[str, Any] = {
     "update.lr": 3e-4,
     "evaluation.tasks": 32,
     "evaluation.samples": 4,
+    "evaluation.influence": False,
     "run.tensorboard": False,
-    "run.save_every": 5,
+    "run.save_every": 4,
     "run.keep_last": 1,
     "run.episodes_every": 1000,
 }
