@@ -222,6 +222,12 @@ def notes(team: Team) -> list[str]:
             found.append(f"programs run with limits only, so run none you do not trust; {why}")
     for name, place in team.endpoints.items():
         found.append(f"'{name}' is played by {place}, which was not asked; its tokens are counted as the first model's")
+    credit = team.config.credit
+    if credit.chain == "agent" and credit.allocation in ("per_action", "team_last"):
+        found.append(
+            f"with credit.chain 'agent' and credit.allocation '{credit.allocation}', what the team is paid as a whole "
+            "reaches only whoever acted last; 'own_team' pays everybody"
+        )
     anonymous = {agent.name for agent in team.game.agents if not agent.profile} - team.endpoints.keys()
     for backend in team.backends:
         if backend.base.chat.template.has_own_profile and anonymous & set(backend.agents):
