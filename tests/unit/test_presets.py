@@ -2,7 +2,7 @@
 
 import pytest
 
-from marft.config import load_config, parse_config
+from marft.config import dump_config, load_config, parse_config
 from marft.game import Debate, Orchestrated, Static, build_game
 from marft.presets import description, preset_names, preset_team
 from marft.presets.learner import learner_description, learner_names, learner_sections
@@ -139,6 +139,21 @@ def test_a_learner_chosen_on_the_command_line_goes_over_the_file(tmp_path):
         assert (config.credit.chain, config.credit.baseline, config.critic.kind) == ("agent", "critic", "own")
         assert config.update.level == "token"  # a key given there goes over both
         assert config.credit.gamma == (0.5 if written[-1] == grouped[-1] else 0.99)
+
+
+@pytest.mark.parametrize("first", learner_names())
+@pytest.mark.parametrize("second", learner_names())
+def test_a_later_learner_leaves_nothing_of_an_earlier_one(tmp_path, first, second):
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(learner(first)))
+    assert load_config(file, [f"learner={second}"]) == learner(second)
+
+
+def test_no_learner_on_the_command_line_is_none_at_all(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("learner: grpo\nteam: {preset: duo}\nenvironment: {name: relay, symbols: [a, b]}\n")
+    assert load_config(file, ["learner=null"]) == learner("marft-a")
+    assert load_config(file).credit.baseline == "group"
 
 
 def test_a_learner_there_is_not_is_refused_in_words():

@@ -56,7 +56,9 @@ class Config(Section):
         if not any(agent.trainable for agent in self.team.agents):
             raise ValueError("team.agents: no agent is trainable; set `trainable: true` on at least one")
         if self.credit.baseline == "critic" and self.critic.kind == "none":
-            raise ValueError("credit.baseline: 'critic' needs critic.kind 'shared'; or choose 'group' or 'none'")
+            raise ValueError(
+                "credit.baseline: 'critic' needs critic.kind 'shared' or 'own'; or choose 'group', 'running' or 'none'"
+            )
         if self.critic.kind != "none" and self.credit.baseline != "critic":
             raise ValueError(
                 f"critic.kind: '{self.critic.kind}' goes unused with credit.baseline '{self.credit.baseline}'; set it "
@@ -77,6 +79,13 @@ class Config(Section):
             raise ValueError("rollout.samples: a group baseline needs at least 2 samples per task")
         if self.rollout.resample and self.rollout.samples < 2:
             raise ValueError("rollout.resample: compares the episodes of a task; set rollout.samples to at least 2")
+        if 0 < self.iterations <= self.rollout.staleness:
+            raise ValueError(
+                f"rollout.staleness: {self.rollout.staleness} iterations behind play, {self.iterations} iterations "
+                "learn nothing; set iterations higher"
+            )
+        if self.evaluation.vote_tokens is not None and self.evaluation.samples < 2:
+            raise ValueError("evaluation.vote_tokens: a vote needs samples; set evaluation.samples to at least 2")
         return self
 
     def sampling(self, agent: AgentConfig) -> SamplingConfig:

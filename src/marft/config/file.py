@@ -38,7 +38,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     written = raw.get("learner")
     for override in first:
         _apply_override(raw, override)
-    chosen = raw.get("learner") if any(each.startswith("learner=") for each in first) else None
+    chosen = None
+    if any(each.startswith("learner=") for each in first):
+        written, chosen = None, raw.get("learner")  # `learner=null`: none, whatever the file says
     raw = expand_learner({**expand_preset(raw, str(path)), "learner": written}, str(path), chosen)
     for override in overrides:
         if override not in first:

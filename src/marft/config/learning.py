@@ -40,7 +40,7 @@ class RolloutConfig(Section):
     tasks: Positive = Field(8, description="distinct tasks per iteration")
     samples: Positive = Field(8, description="episodes per task: the group of group-relative credit")
     resample: NonNegative = Field(
-        0, description="times at most that tasks whose episodes all earned the same are replaced by new ones"
+        0, description="times at most that tasks in whose episodes all agents earned the same are replaced by new ones"
     )
     curriculum: CurriculumConfig | None = Field(None, description="choose tasks by success rate; null: as they come")
     staleness: NonNegative = Field(
@@ -186,7 +186,9 @@ class EvaluationConfig(Section):
     samples: Positive = Field(4, description="sampled episodes per task (for success at temperature 1 and pass@k)")
     every: NonNegative = Field(0, description="also evaluate every so many iterations; 0: before and after only")
     vote_tokens: Positive | None = Field(
-        None, description="also report the majority vote of as many samples as this many sampled tokens per task buy"
+        None,
+        description="also report the majority vote of as many samples (at most `samples`) as this many sampled tokens "
+        "per task buy",
     )
     influence: bool = Field(True, description="replay with each agent's messages swapped for another task's")
     retention: bool = Field(True, description="measure KL from the base and perplexity on a neutral text")

@@ -176,19 +176,19 @@ def further_tasks(
 
 
 def has_signal(group: Group) -> bool:
-    """Whether two of the task's episodes that did not fail earned, up to rounding, something else.
+    """Whether two of the task's episodes that can be learnt from earned, up to rounding, something else in some turn.
 
     What is compared is what each agent earned by itself, and what each side was paid as a whole, whoever spoke last.
     """
-    earned = [_earned(each) for each in group.played]
+    earned = [_earned(each) for each in group.episodes if left_out(each) is None]
     return any(_differ([each.get(who, 0.0) for each in earned]) for who in {who for each in earned for who in each})
 
 
-def _earned(episode: Episode) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = defaultdict(float)
+def _earned(episode: Episode) -> dict[tuple[str, str, int], float]:
+    found: dict[tuple[str, str, int], float] = defaultdict(float)
     for action in episode.actions:
-        found["side", action.side] += action.shared
-        found["agent", action.agent] += action.reward - action.shared
+        found["side", action.side, action.turn] += action.shared
+        found["agent", action.agent, action.turn] += action.reward - action.shared
     return found
 
 

@@ -18,7 +18,7 @@ from marft.learn.losses import action_log_ratio, quantiles
 from marft.learn.memory import Memory
 from marft.learn.score import fit_critics, prepare, present_version, value_decisions
 from marft.learn.sequential import carry_on, update_order
-from marft.learn.update import Learner, Lesson, Stats, score_rows, update_agent
+from marft.learn.update import Learner, Lesson, Stats, score_rows, select, update_agent
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
 from marft.run.evaluate import held_out
@@ -54,7 +54,9 @@ class Training:
             head = [value for name, value in each.parameters().items() if name.startswith("head.")]
             body = [value for name, value in each.parameters().items() if not name.startswith("head.")]
             groups = [{"params": head, "lr": critic.head_lr}, {"params": body, "lr": critic.lr}]
-            optimisers[critic_name] = torch.optim.AdamW(groups, weight_decay=0.0)
+            # The head divides by its width, and so are the gradients behind it: Adam's epsilon must not outweigh them
+            eps = 1e-8 / each.head.in_features
+            optimisers[critic_name] = torch.optim.AdamW(groups, weight_decay=0.0, eps=eps)
         return cls(team, optimisers)
 
 
@@ -163,7 +165,8 @@ def give_credit(
     config, memory = training.team.config.credit, training.memory
     credit = assign_credit(lesson.batch, values, final, config, memory.running)
     if config.baseline == "running":
-        memory.running = running_means(lesson.batch, Links.of(config), memory.running, config.running_decay)
+        newest = select(lesson.batch, (lesson.batch.version == lesson.batch.version.max()).nonzero().squeeze(1))
+        memory.running = running_means(newest, Links.of(config), memory.running, config.running_decay)
     normalised = normalise_advantages(credit, lesson.batch, config.normalise, lesson.learning)
     return replace(lesson, credit=normalised), credit.returns
 
@@ -257,5 +260,6 @@ def summary(team: Team, run: RunDirectory) -> dict[str, object]:
         "run": run.path,
         "model": "; ".join(map(str, team.backends)),
         "team": ", ".join(team.game.names),
-        "learner": f"MARFT-{'A' if config.update.level == 'action' else 'T'}, {config.update.schedule}",
+        "learner": f"{config.update.level} level, {config.credit.baseline} baseline, chain per {config.credit.chain}, "
+        f"{config.update.schedule}",
     }

@@ -1,6 +1,7 @@
 """Ready-made learners: `learner` in a config names one, and what the config says itself goes over it.
 
-Chosen on the command line, a learner goes over what the file says: the later word counts.
+Chosen on the command line, a learner goes over what the file says: the later word counts. Each says all that any of
+them says, so that none of another one's keys stays behind.
 
 Each is a YAML file in `learners/`, in the form of a config: its `credit`, `critic`, `update` and `rollout`. All of them
 are choices of one code path; docs/algorithm.md has the equation and the source of each.

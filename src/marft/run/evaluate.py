@@ -175,15 +175,17 @@ def summarise(episodes: Sequence[Episode], samples: int, vote_tokens: int | None
         if any(answers):
             report["maj_at"] = {str(k): mean_majority_at_k(answers, success, tasks, k) for k in powers}
             if vote_tokens is not None:
-                report["vote"] = vote(episodes, samples, vote_tokens / max(report["tokens"], 1.0))
+                report["vote"] = vote(episodes, samples, vote_tokens)
     return report
 
 
-def vote(episodes: Sequence[Episode], samples: int, affordable: float) -> dict[str, Any]:
-    """The majority vote of as many samples a task as a budget affords, at least 1 and at most the `samples` there are.
+def vote(episodes: Sequence[Episode], samples: int, budget: int) -> dict[str, Any]:
+    """The majority vote of as many samples a task as `budget` tokens buy, at least 1, at most the `samples` there are.
 
-    `affordable` is the budget's tokens over those of a sample; `k` is how many voted.
+    `affordable` is the budget over the mean tokens of a sample; `k` is how many voted.
     """
+    spent = sum(len(action.token_ids) for each in episodes for action in each.actions)
+    affordable = budget * len(episodes) / max(spent, 1)
     k = min(max(1, int(affordable)), samples)
     answers = ["" if each.error else each.answer for each in episodes]
     wins = majority_by_task(answers, [success_of(each) for each in episodes], [each.task.id for each in episodes], k)

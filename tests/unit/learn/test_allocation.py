@@ -110,6 +110,10 @@ def test_a_number_from_the_world_is_the_teams_and_a_mapping_is_the_agents():
         ({"critic": {"kind": "own"}}, "critic.kind: 'own'"),
         ({"credit": {"chain": "agent"}, "update": {"carry": "happo"}}, "update.carry: 'happo'"),
         ({"credit": {"baseline": "running"}}, "critic.kind: 'shared' goes unused"),
+        ({"critic": {"kind": "none"}}, "needs critic.kind 'shared' or 'own'"),
+        ({"rollout": {"staleness": 3}, "iterations": 3}, "rollout.staleness: 3 iterations behind play"),
+        ({"rollout": {"resample": 1, "samples": 1}}, "rollout.resample: compares"),
+        ({"evaluation": {"vote_tokens": 9, "samples": 1}}, "evaluation.vote_tokens"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_words(sections, words):

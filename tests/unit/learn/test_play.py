@@ -136,6 +136,13 @@ def test_a_signal_is_a_difference_in_what_somebody_earned():
     # A team's reward stands on whoever spoke last, which is no difference
     shared = [episode(action("ann", reward=1.0, shared=1.0)), episode(action("ann"), won(1.0, shared=1.0).actions[1])]
     assert not has_signal(group(*shared))
+    # Who was right a turn earlier has the same sum, and another return on what it said later
+    early = episode(action("ann", reward=1.0, shared=1.0), action("ann", turn=1))
+    late = episode(action("ann"), action("ann", turn=1, reward=1.0, shared=1.0))
+    assert has_signal(group(early, late))
+    # An episode that nothing is learnt from is no second opinion
+    empty = episode(action("ann", tokens=(), reward=0.0))
+    assert not has_signal(group(won(1.0), empty))
 
 
 def odd_teaches(index, sample):

@@ -248,6 +248,22 @@ def test_sequential_updates_see_the_same_old_policy_and_the_carry_of_those_befor
     assert abs(steps["happo", 1.0] / steps["none", 1.0] - 1) > 1e-3
 
 
+def test_the_running_mean_counts_every_return_once_however_often_it_is_learnt_from():
+    """Returns 0, 1, 1 with a decay of one half: means 0, 1/2, 3/4."""
+    for reuse in (0, 1):
+        rewards = iter([0.0] * 2 + [1.0] * 4)
+        training = training_of(
+            "ann", world=World(pay=lambda said, rewards=rewards: next(rewards)), critic={"kind": "none"},
+            credit={"baseline": "running", "running_decay": 0.5},
+            rollout={"tasks": 1, "samples": 2, "reuse": reuse, "sampling": {"max_tokens": 3}},
+        )  # fmt: skip
+        means = []
+        for iteration in range(3):
+            play_and_learn(training, iteration)
+            means.append(training.memory.running["ann"])
+        assert means == pytest.approx([0.0, 0.5, 0.75])
+
+
 def test_the_learning_rate_rises_linearly_and_stays():
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 9.0)
     rates = []

@@ -201,7 +201,7 @@ def test_a_budget_of_tokens_buys_as_many_votes_as_it_can_pay():
     assert summarise(episodes, 3)["tokens"] == 3
     assert "vote" not in summarise(episodes, 3)
     found = {budget: summarise(episodes, 3, budget)["vote"] for budget in (1, 8, 9, 100)}
-    assert [each["k"] for each in found.values()] == [1, 2, 3, 3]
+    assert [each["k"] for each in found.values()] == [1, 2, 3, 3]  # 9 tokens are exactly three
     assert found[100]["affordable"] == pytest.approx(100 / 3)
     means = [each["success"]["mean"] for each in found.values()]
     assert means == pytest.approx([2 / 3, 2 / 3, 1, 1])  # of a task's pairs one is right and two are ties
