@@ -25,7 +25,8 @@ in `evidence/comments/`. What a condition changes is given as keys of an ordinar
 and *after* are held-out success at temperature 1, *greedy* is greedy held-out success after training, *area* is the
 area under the learning curve: the mean success over all of training. Differences (Δ) are to the condition marked as
 baseline, seed by seed: the same seed means the same first weights of the adapters and the same tasks in the same order.
-"Better" and "worse" mean that the interval of a difference leaves out 0. The intervals are not corrected for their
+*Critic* is the share of the returns' variance that it explained before it was fitted to them (mean over the second half
+of training, and over critics): 0 is a constant, 1 all of it. "Better" and "worse" mean that the interval of a difference leaves out 0. The intervals are not corrected for their
 number: of twenty comparisons without any difference, one is expected to look like one. *Tokens* are thousands in all of
 training: sampled by the agents, read by them as prompts, and trained on; then those that one held-out answer cost,
 after training, all agents together. *Seconds* are of one run's training, without
@@ -103,8 +104,8 @@ def provenance(findings: Findings) -> str:
 
 def table(findings: Findings, members: Sequence[Condition]) -> Iterator[str]:
     """A row for each condition of a group."""
-    yield "| condition | changes | seeds | before | after | Δ after | area | Δ area | greedy | tokens | seconds |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| condition | changes | seeds | before | after | Δ after | area | Δ area | greedy | critic | tokens | seconds |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for each in members:
         twin = findings.twin(each)
         baseline = each.key == findings.experiment.baseline_of(each)
@@ -118,6 +119,7 @@ def table(findings: Findings, members: Sequence[Condition]) -> Iterator[str]:
             shown(findings.mean(each.key, "area")),
             shown(findings.difference(each, "area"), signed=True),
             shown(findings.mean(each.key, "greedy")),
+            number(findings.average(each.key, "diagnosis", "explained_variance"), "{:+.2f}"),
             tokens(findings, each.key),
             number(findings.average(each.key, "seconds", "training"), "{:.0f}"),
         ]

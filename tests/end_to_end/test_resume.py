@@ -1,5 +1,7 @@
 """k + m iterations equal k, resume, m: bit for bit on the CPU, and in the record."""
 
+import json
+
 import pytest
 
 HARD = {
@@ -84,6 +86,18 @@ def test_death_between_a_row_and_its_checkpoint_loses_and_repeats_nothing(marft,
     monkeypatch.undo()
     assert marft("train", "--run", tmp_path / "run", "--resume").code == 0
     assert [row["iteration"] for row in rows(tmp_path / "run")] == [0, 1, 2, 3]
+
+
+def test_the_best_checkpoint_is_the_one_that_played_best(marft, config, tmp_path, monkeypatch):
+    """Not the one that was written after that play: its last step is what nobody has tried yet."""
+    from marft.learn import train
+
+    scores = iter([0.9, 0.2, 0.8, 0.3])  # of checkpoints 0 (there is none), 1, 2 and 3
+    monkeypatch.setattr(train, "_score", lambda episodes: next(scores))
+    assert marft("train", config(), "--run", tmp_path / "run").code == 0
+    best = json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())
+    assert best == {"iteration": 2, "score": 0.8}
+    assert (tmp_path / "run" / "checkpoints" / "000002").is_dir()
 
 
 def test_death_before_the_last_evaluation_is_made_up_for(marft, config, tmp_path, monkeypatch):

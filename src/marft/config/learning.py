@@ -171,10 +171,13 @@ class GuardConfig(Section):
         0.01,
         description="share of an agent's first entropy that is too little, unless success rises or is above 0.8",
     )
-    entropy_high: Rate = Field(3.0, description="multiple of an agent's first entropy that is too much")
+    entropy_high: Rate = Field(
+        3.0, description="multiple of an agent's first entropy that is too much, where it is above 0.5 nats per token"
+    )
     ratio: Rate = Field(
         20.0, description="largest 95th percentile of new / old ratios, and inverse of the least median"
     )
+    critic: Rate = Field(10.0, description="a critic has run away when its explained variance is below minus this")
     shrink: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="factor on the learning rate per rollback")
     rollbacks: Positive = Field(3, description="rollbacks after which a run stops with an error")
 

@@ -1,8 +1,9 @@
 """The crash detector: from the rows of `metrics.jsonl` to alarms. Numbers in, sentences out; what is done about them
 stands in `run/rollback.py`.
 
-A row speaks of iteration i: `success`, `reward`, `entropy` and `reference_kl` of the weights that played it, those of
-checkpoint i; everything under `update` of the step that followed, which led to checkpoint i + 1.
+A row speaks of iteration i: `success`, `reward`, `entropy`, `reference_kl` and a critic's `explained_variance` of the
+weights it began with, those of checkpoint i; everything under `update` of the step that followed, which led to
+checkpoint i + 1.
 """
 
 from __future__ import annotations
@@ -10,33 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 from marft.config import GuardConfig
+from marft.learn.collapse import Row, collapse, finite_number, first_recent, good_until, winning
 from marft.types import MarftError
 
-Row = Mapping[str, Any]
-
-SOLVED = 0.8  # mean success of a window from which on little entropy is the aim, not an illness
-ERRORS = 2.5  # standard errors that a difference of two window means must exceed to be more than noise
+BABBLE = 0.5  # nats per token below which an agent is sure of itself, however many times its first entropy they are
 
 
 class Diverged(MarftError):
     """The gradient of `who` is not finite: the step was not made, and no later one can be."""
 
-    def __init__(self, who: str) -> None:
-        super().__init__(
-            f"{who}: the gradient is not finite; lower update.lr and critic.lr, or set guard.action: rollback"
-        )
+    def __init__(self, who: str, hint: str = "") -> None:
+        super().__init__(f"{who}: the gradient is not finite; lower update.lr and critic.lr{hint}")
         self.who = who
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something ran away. `kind` is the key of `guard` that judged it (or `nonfinite`), `who` an agent or "team",
-    `value` the number that was too much, `since` the iteration before which all was well: checkpoint `since` is good.
+    """Something ran away. `kind` is the key of `guard` that judged it (or `nonfinite`), `who` an agent, a critic
+    or "team", `value` the number that was too much, `since` the iteration before which all was well: checkpoint `since`
+    is good.
     """
 
     kind: str
@@ -60,7 +56,7 @@ def alarms(rows: Sequence[Row], config: GuardConfig) -> tuple[Alarm, ...]:
     if not rows:
         return ()
     now = [*_not_finite(rows[-1]), *_steps(rows[-1], config), *_far_from_base(rows, config)]
-    return (*now, *_entropies(rows, config), *_collapse(rows, config))
+    return (*now, *_lost_critics(rows, config), *_odd_entropies(rows, config), *_collapse(rows, config))
 
 
 def health(found: Sequence[Alarm]) -> dict[str, Any]:
@@ -71,27 +67,14 @@ def health(found: Sequence[Alarm]) -> dict[str, Any]:
     return told
 
 
-def first_recent(rows: Sequence[Row]) -> int:
-    """The iteration of the first row after the last rollback: also the checkpoint that this rollback wrote."""
-    back = [int(row["iteration"]) for row in rows if "rollback_to" in row]
-    return back[-1] + 1 if back else 0
+def marks(rows: Sequence[Row], config: GuardConfig) -> tuple[int, ...]:
+    """For each slow alarm the last iteration at which all was still well: where it would lead back to, were it raised.
 
-
-def good_until(rows: Sequence[Row], config: GuardConfig) -> int:
-    """The last iteration at whose end the team played as well as it ever has, as far as noise lets one tell.
-
-    Ends of windows after the last rollback; before the first whole window, the latest row. Where no window is as good
-    any more: the first row after the rollback.
+    All are the latest row while nothing declines.
     """
-    scores = _scores(rows)
-    recent = [place for place in range(len(scores)) if scores[place].iteration >= first_recent(rows)]
-    if len(recent) < config.window:
-        return scores[recent[-1]].iteration if recent else first_recent(rows)
-    means = _means(scores, config.window)
-    best = max(means)
-    noise = _window_error(scores, len(scores) - config.window, best, config.window)
-    ends = [place for place in recent[config.window - 1 :] if means[place - config.window + 1] >= best - noise]
-    return scores[ends[-1]].iteration if ends else first_recent(rows)
+    start = first_recent(rows)
+    found = [_from_base(rows, config), *_critics(rows, config).values(), *_entropies(rows, config).values()]
+    return (good_until(rows, config), *(each.good_until(start) for each in found if each.known))
 
 
 # ---- one row by itself
@@ -121,14 +104,14 @@ def _steps(row: Row, config: GuardConfig) -> Iterator[Alarm]:
     """Updates that moved an agent too far: the checkpoint before the update is good."""
     iteration = int(row["iteration"])
     for agent, stats in row.get("update", {}).items():
-        kl = _number(stats.get("kl"))
+        kl = finite_number(stats.get("kl"))
         if kl is not None and kl > config.kl:
             text = (
                 f"agent '{agent}': KL of {kl:.3g} nats per token in one update (guard.kl: {config.kl:g}); lower "
                 "update.lr or update.epochs, or set update.kl_stop"
             )
             yield Alarm("kl", agent, kl, text, iteration)
-        high, middle = _number(stats.get("ratio_p95")), _number(stats.get("ratio_p50"))
+        high, middle = finite_number(stats.get("ratio_p95")), finite_number(stats.get("ratio_p50"))
         advice = "lower update.lr, or set update.action_normalisation to 'token' where replies are long"
         if high is not None and high > config.ratio:
             text = (
@@ -147,155 +130,135 @@ def _steps(row: Row, config: GuardConfig) -> Iterator[Alarm]:
 # ---- a row beside those before it
 
 
-def _far_from_base(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
+@dataclass(frozen=True)
+class _Course:
+    """A number over the iterations, None where a row lacks it, and the range in which it is well inside its limits.
+
+    Well inside, not just inside: from the brink the same steps lead over it again.
+    """
+
+    points: tuple[tuple[int, float | None], ...]
+    low: float = -math.inf
+    high: float = math.inf
+
+    @property
+    def known(self) -> list[float]:
+        return [value for _, value in self.points if value is not None]
+
+    @property
+    def latest(self) -> float | None:
+        return self.points[-1][1]
+
+    def good_until(self, start: int) -> int:
+        """The last iteration from `start` on whose number was well inside, else `start`."""
+        fine = [at for at, value in self.points if at >= start and value is not None and self.low <= value <= self.high]
+        return fine[-1] if fine else start
+
+
+def _points(rows: Sequence[Row], key: str, *within: str) -> tuple[tuple[int, float | None], ...]:
+    """The numbers at `row[within[0]][within[1]]...[key]`."""
+    found = []
+    for row in rows:
+        place: Any = row
+        for each in within:
+            place = place.get(each, {})
+        found.append((int(row["iteration"]), finite_number(place.get(key))))
+    return tuple(found)
+
+
+def _from_base(rows: Sequence[Row], config: GuardConfig) -> _Course:
     """The team's KL from the base model, which is measured only with `update.kl_reference` above 0."""
-    course = [(int(row["iteration"]), _number(row.get("reference_kl"))) for row in rows]
-    value = course[-1][1]
-    if value is not None and value > config.reference_kl:
+    return _Course(_points(rows, "reference_kl"), high=config.reference_kl / 2)
+
+
+def _entropies(rows: Sequence[Row], config: GuardConfig) -> dict[str, _Course]:
+    """By agent; those that were quite sure of themselves from the start have no share of it to be judged by."""
+    courses = {}
+    for agent in dict.fromkeys(name for row in rows for name in row.get("entropy", {})):
+        points = _points(rows, agent, "entropy")
+        first = next((value for _, value in points if value is not None), 0.0)
+        if first > 0.0:
+            high = max(config.entropy_high * first, BABBLE) / math.sqrt(config.entropy_high)
+            courses[agent] = _Course(points, math.sqrt(config.entropy_low) * first, high)
+    return courses
+
+
+def _critics(rows: Sequence[Row], config: GuardConfig) -> dict[str, _Course]:
+    """Explained variance by critic, negative only where it means something.
+
+    Where all episodes end alike, returns differ by little but what the critic itself said, and the smallest error is
+    many times their variance. There it counts only with a loss above all that the critic had in better times, and not
+    at all while nobody has ever earned anything.
+    """
+    well, earned = -config.critic / 2, _earned(rows)
+    decided = [finite_number(row.get("success")) in (None, 0.0, 1.0) for row in rows]
+    courses = {}
+    for name in dict.fromkeys(key for row in rows for key in row if key == "critic" or key.startswith("critic-")):
+        explained, losses = _points(rows, "explained_variance", name), _points(rows, "loss", name)
+        found = [(at, value, loss) for (at, value), (_, loss) in zip(explained, losses, strict=True)]
+        usual = max((loss or 0.0 for _, value, loss in found if value is not None and value >= well), default=0.0)
+        judged = [
+            (at, max(value, 0.0) if value is not None and alike and (not earned or (loss or 0.0) <= usual) else value)
+            for (at, value, loss), alike in zip(found, decided, strict=True)
+        ]
+        courses[name] = _Course(tuple(judged), low=well)
+    return courses
+
+
+def _earned(rows: Sequence[Row]) -> bool:
+    """Whether any iteration's reward, the team's or an agent's, was other than 0."""
+    everyone = [stats for row in rows for stats in (row, *row.get("play", {}).values())]
+    return any(finite_number(stats.get("reward")) for stats in everyone)
+
+
+def _far_from_base(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
+    course = _from_base(rows, config)
+    if course.latest is not None and course.latest > config.reference_kl:
         text = (
-            f"the team is {value:.3g} nats per token from the base model (guard.reference_kl: "
+            f"the team is {course.latest:.3g} nats per token from the base model (guard.reference_kl: "
             f"{config.reference_kl:g}); raise update.kl_reference or lower update.lr"
         )
-        since = _last_within(course, 0.0, config.reference_kl / 2, rows)
-        yield Alarm("reference_kl", "team", value, text, since)
+        yield Alarm("reference_kl", "team", course.latest, text, course.good_until(first_recent(rows)))
 
 
-def _entropies(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
+def _lost_critics(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
+    """Critics that have run away. A row's values are those of its own checkpoint, so that one is bad already."""
+    for name, course in _critics(rows, config).items():
+        if course.latest is not None and course.latest < -config.critic:
+            text = (
+                f"{name}: explained variance of {course.latest:.3g} (guard.critic: -{config.critic:g}), so its values "
+                "add nothing but noise; lower critic.lr and critic.head_lr"
+            )
+            yield Alarm("critic", name, course.latest, text, course.good_until(first_recent(rows)))
+
+
+def _odd_entropies(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
     """Agents that have stopped trying anything, or that babble: beside their own first entropy.
 
     A team that wins more and more, or nearly always, may be as sure of itself as it likes.
     """
-    winning = _winning(_scores(rows), config.window)
-    for agent in rows[-1].get("entropy", {}):
-        course = [(int(row["iteration"]), _number(row.get("entropy", {}).get(agent))) for row in rows]
-        known = [value for _, value in course if value is not None]
-        value = course[-1][1]
-        if value is None or known[0] <= 0.0:
+    start = first_recent(rows)
+    for agent, course in _entropies(rows, config).items():
+        if (value := course.latest) is None:
             continue
-        share = value / known[0]
-        if share < config.entropy_low and not winning:
+        share = value / course.known[0]
+        if share < config.entropy_low and not winning(rows, config.window):
             text = (
                 f"agent '{agent}': entropy of {value:.3g} nats per token is {share:.2g} of its first (guard.entropy_low"
                 f": {config.entropy_low:g}), so all its replies are alike; set update.entropy or lower update.lr"
             )
-            since = _last_within(course, math.sqrt(config.entropy_low) * known[0], math.inf, rows)
-            yield Alarm("entropy_low", agent, value, text, since)
-        elif share > config.entropy_high:
+            yield Alarm("entropy_low", agent, value, text, course.good_until(start))
+        elif share > config.entropy_high and value > BABBLE:
             text = (
                 f"agent '{agent}': entropy of {value:.3g} nats per token is {share:.3g} times its first "
                 f"(guard.entropy_high: {config.entropy_high:g}), so it babbles; lower update.lr or update.entropy, or "
                 "set update.kl_reference"
             )
-            since = _last_within(course, 0.0, math.sqrt(config.entropy_high) * known[0], rows)
-            yield Alarm("entropy_high", agent, value, text, since)
-
-
-def _winning(scores: Sequence[_Score], window: int) -> bool:
-    """Whether the mean of the last window is near 1, or above that of the window before by more than one error."""
-    if not scores:
-        return False
-    if fmean(each.success for each in scores[-window:]) >= SOLVED:
-        return True
-    values = _values(scores)
-    latest, before = values[-window:], values[-2 * window : -window] or values[:1]
-    earlier = fmean(before)
-    return fmean(latest) > earlier + _window_error(scores, len(scores), earlier, len(before))
-
-
-def _last_within(course: Sequence[tuple[int, float | None]], low: float, high: float, rows: Sequence[Row]) -> int:
-    """The last iteration since the last rollback whose value was well inside its limits, else the first since then.
-
-    Well inside, not just inside: from the brink the same steps lead over it again.
-    """
-    start = first_recent(rows)
-    fine = [place for place, value in course if place >= start and value is not None and low <= value <= high]
-    return fine[-1] if fine else start
-
-
-# ---- collapse
-
-
-@dataclass(frozen=True)
-class _Score:
-    """How well a team played an iteration, in `played` episodes."""
-
-    iteration: int
-    success: float
-    reward: float
-    played: int
+            yield Alarm("entropy_high", agent, value, text, course.good_until(start))
 
 
 def _collapse(rows: Sequence[Row], config: GuardConfig) -> Iterator[Alarm]:
-    """The mean of the last `window` iterations beside the best such mean before them.
-
-    Success is judged by its share of the best. Where all iterations have the same success, which then says nothing, it
-    is the reward, which may be negative: by its share of what was gained over the first window. Either way the loss
-    must stand out from the noise of both means.
-    """
-    window, scores = config.window, _scores(rows)
-    recent = [each for each in scores if each.iteration >= first_recent(rows)]
-    if len(recent) < window or len(scores) < 2 * window:
-        return
-    means = _means(scores, window)
-    current, before = means[-1], means[: len(scores) - 2 * window + 1]
-    best, rewards = max(before), _by_reward(scores)
-    floor = before[0] if rewards else 0.0
-    end = len(scores) - window
-    best_for_sure = best - ERRORS * _window_error(scores, end, best, window)
-    limit = floor + config.collapse * (best_for_sure - floor)
-    if best_for_sure <= floor or current >= limit - ERRORS * _window_error(scores, end, limit, window):
-        return
-    what, key = ("reward", "gain since the start") if rewards else ("success", "best")
-    text = (
-        f"mean {what} of the last {window} iterations is {current:.3g}, after {best:.3g} at best (guard.collapse: "
-        f"{config.collapse:g} of the {key}, less what may be noise); lower update.lr, or set update.kl_stop or "
-        "update.kl_reference"
-    )
-    yield Alarm("collapse", "team", current, text, good_until(rows, config))
-
-
-def _scores(rows: Sequence[Row]) -> list[_Score]:
-    """The rows in which anything was played."""
-    scores = []
-    for row in rows:
-        success, reward = _number(row.get("success")), _number(row.get("reward"))
-        played = int(row.get("episodes", 0)) - int(row.get("failed", 0))
-        if success is not None and reward is not None and played > 0:
-            scores.append(_Score(int(row["iteration"]), success, reward, played))
-    return scores
-
-
-def _by_reward(scores: Sequence[_Score]) -> bool:
-    return len({each.success for each in scores}) == 1
-
-
-def _values(scores: Sequence[_Score]) -> list[float]:
-    rewards = _by_reward(scores)
-    return [each.reward if rewards else each.success for each in scores]
-
-
-def _means(scores: Sequence[_Score], window: int) -> list[float]:
-    """The mean of every `window` successive scores; place j is the mean of j .. j + window - 1."""
-    values = _values(scores)
-    return [sum(values[start : start + window]) / window for start in range(len(values) - window + 1)]
-
-
-def _window_error(scores: Sequence[_Score], end: int, mean: float, window: int) -> float:
-    """The standard error of a window's mean: what independent episodes would have at this mean, or, where it is more,
-    what the differences of successive iterations before place `end` show (half their mean square is the variance).
-
-    The second counts that episodes of one task are alike, and is all there is for rewards; a trend adds little to it.
-    """
-    values = _values(scores)[:end]
-    squares = [(later - earlier) ** 2 for earlier, later in pairwise(values)]
-    variance = sum(squares) / len(squares) / 2 if squares else 0.0
-    if not _by_reward(scores):
-        played = sum(each.played for each in scores[-window:]) / window
-        share = min(max(mean, 0.0), 1.0)
-        variance = max(variance, share * (1.0 - share) / played)
-    return math.sqrt(variance / window)
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None for what is missing, null or not finite."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    found = collapse(rows, config)
+    if found is not None:
+        value, text = found
+        yield Alarm("collapse", "team", value, text, good_until(rows, config))

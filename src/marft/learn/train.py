@@ -84,13 +84,11 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
         for iteration in range(first, config.iterations):
             if stop.requested:
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
-                    score = _score(episodes)
-                    save_training(
-                        run, team, training.optimisers, iteration, score, training.memory, guard.keep(iteration)
-                    )
+                    save_training(run, team, training.optimisers, iteration, training.memory, guard.keep(iteration))
                 return reports
             clock = Clock({"save": saving})
             episodes, stats = iterate(training, iteration, clock, watcher)
+            checkpoint.mark_if_best(run, iteration, _score(episodes))
             stats = guard.look(iteration, stats)  # warns, or goes back to older weights
             team.load(version=iteration + 1)  # the sampler sees new weights
             due = config.evaluation.every and (iteration + 1) % config.evaluation.every == 0
@@ -106,7 +104,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
             # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
             watcher.iteration({"iteration": iteration, **stats})
-            saving = save_if_due(training, run, iteration, episodes, guard)
+            saving = save_if_due(training, run, iteration, guard)
             guard.end_if_hopeless()
         # Also on resuming a run that was stopped between its last checkpoint and this evaluation
         if config.iterations not in run.read_evaluations() and not stop.requested:
@@ -232,19 +230,15 @@ def record_evaluation(training: Training, run: RunDirectory, iteration: int, wat
     return evaluation.report
 
 
-def save_if_due(
-    training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode], guard: Guard
-) -> float:
+def save_if_due(training: Training, run: RunDirectory, iteration: int, guard: Guard) -> float:
     """Write a checkpoint after every `run.save_every` iterations, after the last and after going back to an older one;
     returns the seconds it took."""
     config = training.team.config
     clock = Clock({"save": 0.0})
-    score, memory = guard.restored[0] if guard.restored else _score(episodes), training.memory
     if guard.restored or iteration + 1 == config.iterations or (iteration + 1) % config.run.save_every == 0:
         with clock.phase("save"):
-            save_training(
-                run, training.team, training.optimisers, iteration + 1, score, memory, guard.keep(iteration + 1)
-            )
+            kept = guard.keep(iteration + 1)
+            save_training(run, training.team, training.optimisers, iteration + 1, training.memory, kept)
     return clock.seconds["save"]
 
 

@@ -110,6 +110,14 @@ def mark_best(run: RunDirectory, iteration: int, score: float) -> None:
     write_text(run.checkpoints / "best.json", json.dumps({"iteration": iteration, "score": score}) + "\n")
 
 
+def mark_if_best(run: RunDirectory, iteration: int, score: float) -> None:
+    """Call checkpoint `iteration` the best if it was written and no other scored as much; `score` is that of its play,
+    which is known only when the iteration of that number has been played with it."""
+    marked = best(run)
+    if iteration in iterations(run) and (marked is None or score > marked[1]):
+        mark_best(run, iteration, score)
+
+
 def best(run: RunDirectory) -> tuple[int, float] | None:
     """(iteration, score) of the best checkpoint, or None when none was marked."""
     path = run.checkpoints / "best.json"

@@ -7,7 +7,7 @@ the disk is as it was before the iteration: a process killed on the way plays th
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from marft.config import GuardConfig
-from marft.learn.guard import Alarm, Diverged, alarms, good_until, health
+from marft.learn.guard import Alarm, Diverged, alarms, health, marks
 from marft.learn.memory import Memory
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
@@ -30,7 +30,7 @@ from marft.types import MarftError
 class Guard:
     """Looks at every iteration of a run, whose earlier rows it reads from `metrics.jsonl`.
 
-    `restored` is the success of the checkpoint gone back to in this iteration as `(success,)`; () when all goes on.
+    `restored`: whether it went back to an older checkpoint in this iteration.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Guard:
         self._config = team.config.guard
         self._rows: list[dict[str, Any]] = read_metrics(run.path) if self._config.action != "off" else []
         self._last_words = ""
-        self.restored: tuple[float | None, ...] = ()
+        self.restored = False
 
     def begin(self) -> None:
         """Have a way back from the start on: the untrained state as checkpoint 0 where nothing is saved yet.
@@ -58,7 +58,7 @@ class Guard:
         if saved:
             checkpoint.prune(self._run, self._team.config.run.keep_last, also=self.keep(saved[-1]))
         else:
-            save_training(self._run, self._team, self._optimisers, 0, None, self._memory)
+            save_training(self._run, self._team, self._optimisers, 0, self._memory)
 
     def look(self, iteration: int, stats: Mapping[str, Any]) -> dict[str, Any]:
         """The iteration's numbers with `health`; on an alarm they also say what was done, and weights may be others.
@@ -66,7 +66,7 @@ class Guard:
         Call it right after learning, before anything generates with the new weights.
         """
         told = dict(stats)
-        self.restored = ()
+        self.restored = False
         if self._config.action == "off":
             return told
         found = alarms([*self._rows, {"iteration": iteration, **told}], self._config)
@@ -84,14 +84,13 @@ class Guard:
     def keep(self, newest: int) -> tuple[int, ...]:
         """The checkpoints to go back to, oldest first, once `newest` is written: they must stay whatever is pruned.
 
-        The latest, for a step that went wrong, and the latest at which the team still played as well as ever, for a
-        decline that is seen late.
+        The latest, for a step that went wrong, and for each decline that is seen late the latest before it began.
         """
         if self._config.action != "rollback":
             return ()
         known = usable({*checkpoint.iterations(self._run), newest}, self._rows, self._team.config.run.save_every)
-        good = [number for number in known if number <= good_until(self._rows, self._config)]
-        return tuple(sorted({*good[-1:], *known[-1:]}))
+        good = {max((each for each in known if each <= mark), default=None) for mark in marks(self._rows, self._config)}
+        return tuple(sorted({*(each for each in good if each is not None), *known[-1:]}))
 
     def end_if_hopeless(self) -> None:
         """Raise `MarftError` when this iteration's alarm came after the last rollback allowed; all is saved by then."""
@@ -117,12 +116,13 @@ class Guard:
                 f"{memory.lr_scale:g} (rollback {memory.rollbacks} of {config.rollbacks})"
             )
         load_learners(folder, self._team, self._optimisers)
-        scale = memory.lr_scale / float(checkpoint.load_state(folder / "memory")["lr_scale"])
+        remembered = checkpoint.load_state(folder / "memory")
+        memory.running = remembered["running"]  # what was played since may have made it another number, or none at all
+        scale = memory.lr_scale / float(remembered["lr_scale"])
         for optimiser in self._optimisers.values():  # an agent's rate is set anew before each of its updates
             for group in optimiser.param_groups:
                 group["lr"] *= scale
-        state = json.loads((folder / "state.json").read_text(encoding="utf8"))
-        self.restored = (state["success"],)
+        self.restored = True
         return int(folder.name)
 
 
@@ -154,7 +154,9 @@ def choose(run: RunDirectory, kept: Sequence[int], since: int) -> Path:
 
 
 def finite(folder: Path) -> bool:
-    """Whether all weights and optimiser states of a checkpoint are finite numbers."""
+    """Whether all weights, optimiser states and running means of a checkpoint are finite numbers."""
+    if not all(map(math.isfinite, checkpoint.load_state(folder / "memory")["running"].values())):
+        return False
     files = [*folder.glob("adapters/*/*.safetensors"), *folder.glob("*_head.safetensors"), *folder.glob("optimiser-*")]
     return all(bool(each.isfinite().all()) for file in files for each in checkpoint.load_tensors(file).values())
 
@@ -172,10 +174,10 @@ def finite_gradients(who: str) -> Iterator[None]:
 
 @contextmanager
 def recorded(stats: dict[str, Any], config: GuardConfig) -> Iterator[None]:
-    """Where the guard may go back, note a `Diverged` in the iteration's numbers instead of ending the run."""
+    """Where the guard may go back, note a `Diverged` in the iteration's numbers; else it ends the run, with a hint."""
     try:
         yield
     except Diverged as error:
         if config.action != "rollback":
-            raise
+            raise Diverged(error.who, ", or set guard.action: rollback") from error
         stats.setdefault("diverged", {})[error.who] = str(error)

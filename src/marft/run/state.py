@@ -20,14 +20,10 @@ def save_training(
     team: Team,
     optimisers: Mapping[str, torch.optim.Optimizer],
     iteration: int,
-    score: float | None,
     memory: Memory | None = None,
     keep: Collection[int] = (),
 ) -> None:
-    """Write checkpoint `iteration` whole or not at all, mark it if it is the best so far, and prune older ones.
-
-    `score` is None where nothing was played, which is never the best; checkpoints in `keep` are not pruned.
-    """
+    """Write checkpoint `iteration` whole or not at all, and prune older ones, but those in `keep` and the best."""
     with checkpoint.writing(run, iteration) as folder:
         for backend in team.backends:
             for adapter in backend.policy.adapters:
@@ -38,11 +34,7 @@ def save_training(
             checkpoint.save_state(folder / f"optimiser-{name}", optimiser.state_dict())
         checkpoint.save_state(folder / "rng", checkpoint.rng_state())
         checkpoint.save_state(folder / "memory", (memory or Memory()).state())
-        state = {"iteration": iteration, "success": score}
-        (folder / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
-    best = checkpoint.best(run)
-    if score is not None and (best is None or score > best[1]):
-        checkpoint.mark_best(run, iteration, score)
+        (folder / "state.json").write_text(json.dumps({"iteration": iteration}) + "\n", encoding="utf8")
     checkpoint.prune(run, team.config.run.keep_last, also=keep)
 
 

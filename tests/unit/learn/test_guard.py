@@ -1,24 +1,19 @@
 """The crash detector on rows made by hand: each alarm at and around its limit, and none on runs that are well."""
 
 import math
-import random
 
 import pytest
 
 from marft.config import GuardConfig
-from marft.learn.guard import Diverged, alarms, first_recent, good_until, health
+from marft.learn.guard import Diverged, alarms, health, marks
 
 CONFIG = GuardConfig(
-    window=4, collapse=0.5, kl=0.5, reference_kl=4.0, entropy_low=0.04, entropy_high=4.0, ratio=10.0
+    window=4, collapse=0.5, kl=0.5, reference_kl=4.0, entropy_low=0.04, entropy_high=4.0, ratio=10.0, critic=10.0
 )  # fmt: skip
 
 
 def row(iteration, success=0.5, **more):
     return {"iteration": iteration, "success": success, "reward": success, "episodes": 64, "failed": 0, **more}
-
-
-def course(*successes):
-    return [row(iteration, success) for iteration, success in enumerate(successes)]
 
 
 def kinds(rows, config=CONFIG):
@@ -84,7 +79,7 @@ def test_a_gradient_that_stopped_a_step_is_an_alarm_of_its_owner():
     rows = [row(0), row(1, diverged={"bob": str(Diverged("bob"))})]
     (alarm,) = alarms(rows, CONFIG)
     assert (alarm.kind, alarm.who, alarm.since) == ("nonfinite", "bob", 1)
-    assert alarm.text.startswith("bob: the gradient is not finite; lower update.lr")
+    assert alarm.text == "bob: the gradient is not finite; lower update.lr and critic.lr"  # rollback is on already
 
 
 # ---- beside earlier rows
@@ -101,6 +96,19 @@ def test_entropy_is_judged_by_the_agents_first():
     assert kinds(spread(8.0)) == []
     assert kinds(spread(8.1)) == [("entropy_high", "ann")]
     assert kinds([row(0, entropy={"ann": 0.0}), row(1, entropy={"ann": 0.0})]) == []
+
+
+def test_an_agent_that_was_sure_of_itself_from_the_start_babbles_only_above_half_a_nat():
+    def from_first(first, *entropies):
+        return [row(place, entropy={"ann": each}) for place, each in enumerate((first, *entropies))]
+
+    assert kinds(from_first(0.02, 0.07)) == []
+    assert kinds(from_first(0.02, 0.49)) == []
+    assert kinds(from_first(0.02, 0.51)) == [("entropy_high", "ann")]
+    assert kinds(from_first(0.2, 0.79)) == []  # 4 times as much is more than half a nat
+    # well inside is 0.5 / sqrt(4) = 0.25
+    (alarm,) = alarms(from_first(0.02, 0.07, 0.24, 0.26, 0.51), CONFIG)
+    assert alarm.since == 2
 
 
 def test_since_is_where_entropy_was_well_inside_its_limits():
@@ -126,117 +134,74 @@ def test_the_distance_from_the_base_model():
     assert (alarm.kind, alarm.who, alarm.since) == ("reference_kl", "team", 1)  # half the limit is well inside
 
 
-# ---- collapse
+# ---- critics
 
 
-def test_success_collapses_when_a_window_is_surely_below_its_share_of_the_best():
-    # best 0.8, as is its error from constant rows of 4 x 64 episodes: sqrt(.8 * .2 / 256) = 0.025; for sure 0.7375;
-    # half of it 0.36875, whose error is 0.0301547: the alarm is below 0.36875 - 2.5 * 0.0301547 = 0.2934
-    good = [0.8] * 8
-    assert kinds(course(*good, *[0.30] * 4)) == []
-    (alarm,) = alarms(course(*good, *[0.29] * 4), CONFIG)
-    assert (alarm.kind, alarm.who) == ("collapse", "team")
-    assert alarm.value == pytest.approx(0.29)
-    assert "mean success of the last 4 iterations is 0.29, after 0.8 at best (guard.collapse: 0.5" in alarm.text
-    assert kinds(course(*good, *[0.0] * 3, 0.8)) == [("collapse", "team")]  # mean 0.2
-    assert kinds(course(*[0.8] * 3, *[0.0] * 4)) == []  # no whole window before
+def valued(*explained, losses=None, success=0.5, name="critic"):
+    """Rows of a critic's explained variance, its loss 1 where nothing else is said."""
+    return [
+        row(place, success, **{name: {"loss": loss, "explained_variance": each}})
+        for place, (each, loss) in enumerate(zip(explained, losses or [1.0] * len(explained), strict=True))
+    ]
 
 
-def test_a_collapse_leads_back_to_the_end_of_the_last_good_window():
-    rising = [0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8]
-    (alarm,) = alarms(course(*rising, 0.1, 0.1, 0.1, 0.1), CONFIG)
-    assert alarm.since == 7
-    slow = [0.8 - 0.05 * step for step in range(14)]
-    (alarm,) = alarms(course(*rising, *slow), CONFIG)
-    # noise: 17 differences before the last window, 3 of 0.2, 5 of 0 and 9 of 0.05: sqrt(0.1425 / 17 / 2 / 4) = 0.0324;
-    # the windows that end at 9 and 10 have means 0.7875 and 0.7625, and 0.8 - 0.0324 lies between
-    assert alarm.since == 9
+@pytest.mark.parametrize("name", ["critic", "critic-2", "critic-ann"])
+def test_a_critic_that_runs_away_is_named_and_good_until_the_row_before(name):
+    assert kinds(valued(0.0, 0.3, -10.0, name=name)) == []
+    (alarm,) = alarms(valued(0.0, 0.3, -10.1, name=name), CONFIG)
+    assert (alarm.kind, alarm.who, alarm.value, alarm.since) == ("critic", name, -10.1, 1)
+    assert alarm.text.startswith(f"{name}: explained variance of -10.1 (guard.critic: -10), so its values")
+    assert alarm.text.endswith("lower critic.lr and critic.head_lr")
+    assert kinds([{"other": {"explained_variance": -99.0, "loss": 9.0}, **row(0)}]) == []
 
 
-def test_noise_at_a_low_success_is_no_collapse():
-    assert kinds(course(*[2 / 64] * 4, *[0.0] * 4)) == []
-    assert kinds(course(*[4 / 64, 0, 4 / 64, 0] * 4, *[0.0] * 4)) == []
+def test_a_critics_first_values_may_be_bad_already_and_a_slow_decline_leads_back_to_its_begin():
+    (alarm,) = alarms(valued(-20.0), CONFIG)
+    assert alarm.since == 0
+    (alarm,) = alarms(valued(0.1, 0.2, -4.9, -5.1, -9.0, -12.0), CONFIG)
+    assert alarm.since == 2  # half the limit is well inside
+    assert kinds(valued(0.1, -12.0, -12.0)) == [("critic", "critic")]  # while it lasts
 
 
-def test_what_the_rows_themselves_show_of_noise_counts():
-    swinging = [1.0, 0.2] * 4  # as where few tasks are played, and all episodes of a task end alike
-    assert kinds(course(*swinging, *[0.2] * 4)) == []
-    assert kinds(course(*[0.6] * 8, *[0.15] * 4)) == [("collapse", "team")]
+@pytest.mark.parametrize("success", [0.0, 1.0])
+def test_where_all_episodes_end_alike_only_a_loss_higher_than_ever_tells_that_a_critic_ran_away(success):
+    def rows(loss):
+        found = valued(0.0, 0.1, -320.0, losses=[0.03, 0.02, loss])
+        return [*found[:2], found[2] | {"success": success, "reward": success}]
+
+    assert kinds(rows(0.03)) == []  # the returns are the critic's own values, a little moved on
+    assert marks(rows(0.03), CONFIG) == (2, 2)
+    assert kinds(rows(0.031)) == [("critic", "critic")]
+    # what it lost while it ran away sets no mark
+    assert kinds([*rows(9.0), *(each | {"iteration": 3} for each in rows(8.0)[2:])]) == [("critic", "critic")]
 
 
-def test_rewards_are_judged_by_what_was_gained_where_success_says_nothing():
-    def rewards(*given):
-        return [row(place, 0.0) | {"reward": each} for place, each in enumerate(given)]
-
-    gained = [-10.0] * 4 + [-8.0, -6.0, -4.0, -2.0] + [-2.0] * 8
-    assert kinds(rewards(*gained, *[-5.0] * 4)) == []
-    assert kinds(rewards(*gained, *[-9.0] * 4)) == [("collapse", "team")]
-    assert kinds(rewards(*[0.0] * 16)) == []  # rewards that add up to nothing
-    assert kinds(rewards(*[-1.0] * 8, *[-3.0] * 8)) == []  # nothing was ever gained
+def test_while_nobody_has_earned_anything_a_critic_is_not_judged():
+    assert kinds(valued(0.0, -50000.0, losses=[1e-14, 1e-7], success=0.0)) == []
+    # two sides whose rewards add up to 0 do earn something
+    sides = {"play": {"ann": {"reward": 0.5}, "bob": {"reward": -0.5}}}
+    rows = [{**each, **sides} for each in valued(0.0, -50.0, losses=[0.5, 7.0], success=0.0)]
+    assert kinds(rows) == [("critic", "critic")]
 
 
-def test_what_was_given_up_still_sets_the_mark_but_is_not_how_the_team_fares():
-    rows = course(*[0.8] * 8, *[0.1] * 4)
-    assert kinds(rows) == [("collapse", "team")]
-    rows[-1]["rollback_to"] = 7
-    assert first_recent(rows) == 12
-    assert kinds([*rows, row(12, 0.1), row(13, 0.1), row(14, 0.1)]) == []
-    (alarm,) = alarms([*rows, *(row(place, 0.1) for place in range(12, 16))], CONFIG)
-    assert (alarm.kind, alarm.since) == ("collapse", 12)
-    assert good_until([*rows, row(12, 0.8)], CONFIG) == 12
+# ---- where to go back to
 
 
-def test_failed_iterations_say_nothing_of_success():
-    rows = course(*[0.8] * 8)
-    rows += [row(place, 0.0) | {"failed": 64} for place in range(8, 12)]
-    assert kinds(rows) == []
-
-
-def test_good_until_follows_a_run_that_is_well_and_stays_where_it_was_best():
-    assert good_until([], CONFIG) == 0
-    assert good_until(course(0.1, 0.2), CONFIG) == 1
-    assert good_until(course(*[0.5] * 20), CONFIG) == 19
-    assert good_until(course(*[0.8] * 8, *[0.3] * 5), CONFIG) == 7
-
-
-# ---- false alarms
-
-
-def played(chances, seed, tasks, samples):
-    """Rows of a run whose tasks are of different difficulty, so that the episodes of one are alike."""
-    draw = random.Random(seed)
-    rows = []
-    for iteration, chance in enumerate(chances):
-        won = 0
-        for _ in range(tasks):
-            own = draw.betavariate(1.5 * chance, 1.5 * (1 - chance))
-            won += sum(draw.random() < own for _ in range(samples))
-        share = won / tasks / samples
-        rows.append(row(iteration, share) | {"episodes": tasks * samples})
-    return rows
-
-
-def runs_with_alarms(chances, tasks, samples, seeds=25):
-    config = GuardConfig(window=5, collapse=0.5)
-    found = 0
-    for seed in range(seeds):
-        rows = played(chances, seed, tasks, samples)
-        found += any(alarms(rows[:end], config) for end in range(1, len(rows) + 1))
-    return found
-
-
-RISING = [0.05 + 0.75 * step / 79 for step in range(80)]
-
-
-@pytest.mark.parametrize(("tasks", "samples"), [(2, 4), (8, 8)])
-def test_a_noisy_run_that_gets_better_raises_no_alarm(tasks, samples):
-    assert runs_with_alarms(RISING, tasks, samples) == 0
-
-
-@pytest.mark.parametrize("chance", [0.02, 0.1, 0.4])
-def test_a_noisy_run_that_gets_nowhere_hardly_ever_does(chance):
-    assert runs_with_alarms([chance] * 80, 8, 8) <= 1
-
-
-def test_a_noisy_run_that_crashes_always_does():
-    assert runs_with_alarms([*RISING, *[0.02] * 8], 8, 8) == 25
+def test_every_slow_alarm_marks_where_it_would_lead_back_to():
+    assert marks([], CONFIG) == (0,)
+    well = [
+        row(place, entropy={"ann": 2.0, "bob": 1.0}, reference_kl=0.1, critic={"explained_variance": 0.1, "loss": 1.0})
+        for place in range(6)
+    ]
+    assert marks(well, CONFIG) == (5,) * 5
+    # reference_kl: half of 4; ann: at least sqrt(0.04) * 2 = 0.4; bob: at most sqrt(4) * 1 = 2; the critic: -5
+    ill = [
+        {"entropy": {"ann": 0.5, "bob": 1.0}, "reference_kl": 2.0},
+        {"entropy": {"ann": 0.3, "bob": 1.9}, "reference_kl": 2.1},
+        {"entropy": {"ann": 0.2, "bob": 2.1}, "critic": {"explained_variance": -6.0, "loss": 3.0}},
+    ]
+    rows = [*well, *(row(6 + place, **each) for place, each in enumerate(ill))]
+    assert marks(rows, CONFIG) == (8, 6, 5, 6, 7)  # success, reference_kl, critic, ann, bob
+    assert alarms(rows, CONFIG) == ()
+    rows[-1]["rollback_to"] = 5
+    assert marks([*rows, row(9)], CONFIG) == (9,) * 5  # what was given up is no place to go back to

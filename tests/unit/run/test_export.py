@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
         for parameter in team.backends[0].policy.parameters(adapter).values():
             parameter.data += 0.03 * torch.randn(parameter.shape, generator=generator)
     run = RunDirectory.create(config, tmp_path_factory.mktemp("export") / "run")
-    save_training(run, team, {}, 5, 0.5)
+    save_training(run, team, {}, 5)
     return run, team
 
 
@@ -108,7 +108,7 @@ def test_an_adapter_on_a_local_model_points_there_and_leaves_it_out(trained, tmp
     raw = {**team.config.model_dump(mode="json"), "model": {"name": str(tmp_path / "model")}}
     config = parse_config(raw)
     other = RunDirectory.create(config, tmp_path / "run")
-    save_training(other, build_team(config), {}, 1, 0.0)
+    save_training(other, build_team(config), {}, 1)
     folder = export_agent(other, "planner", tmp_path / "out")
     assert not (folder / "base").exists()
     settings = json.loads((folder / "adapter_config.json").read_text())

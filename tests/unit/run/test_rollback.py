@@ -38,10 +38,10 @@ def row(success=0.5, **more):
 class Run:
     """A team that learns under a guard, with rows as the test wants them."""
 
-    def __init__(self, path, action="rollback", normalise="batch", **guard):
+    def __init__(self, path, action="rollback", normalise="batch", agents=("ann",), **guard):
         world = World(pay=lambda said: float(said[-1]["ann"].count("a")))
         self.team = team_of(
-            "ann", world=world, critic={"warmup": 0}, guard={"action": action, **guard},
+            *agents, world=world, critic={"warmup": 0}, guard={"action": action, **guard},
             credit={"normalise": normalise}, run={"tensorboard": False, "keep_last": 1},
         )  # fmt: skip
         self.training = Training.of(self.team)
@@ -61,7 +61,7 @@ class Run:
         self.team.load(iteration + 1)
         with MetricsWriter(self.directory, iteration, tensorboard=False) as writer:
             writer.write(iteration, told)
-        save_if_due(self.training, self.directory, iteration, [], self.guard)
+        save_if_due(self.training, self.directory, iteration, self.guard)
         return told
 
     @property
@@ -106,7 +106,7 @@ def test_a_warning_is_given_once_while_it_lasts(tmp_path):
     run.go(4, **FINE)
     run.go(5, **WILD)
     assert len(run.watcher.notes) == 2
-    assert run.saved == [1, 6]  # the best (the first of equals) and the newest: nothing is kept for going back
+    assert run.saved == [6]  # the newest: nothing is kept for going back
 
 
 def test_going_back_restores_weights_and_optimisers_and_takes_smaller_steps(run):
@@ -157,7 +157,7 @@ def test_a_ruined_checkpoint_is_passed_over(run):
     run.go(0, **FINE)
     good = run.state
     run.team.critics["critic"].head.weight.data.fill_(float("nan"))
-    save_training(run.directory, run.team, run.training.optimisers, 2, 0.5, run.training.memory, keep=(1,))
+    save_training(run.directory, run.team, run.training.optimisers, 2, run.training.memory, keep=(1,))
     run.guard._rows.append({"iteration": 1, **row()})
     told = run.go(2, diverged={"ann": "ann: the gradient is not finite"})
     assert told["rollback_to"] == 1
@@ -175,6 +175,71 @@ def test_a_slow_decline_goes_back_to_where_all_was_well(tmp_path):
     assert 3 in run.saved  # keep_last is 1, yet the last at which the team was at its best is there
     assert run.go(6, success=0.0)["health"]["collapse"] == {"team": 0.25}
     assert run.watcher.notes[-1].startswith("iter 7: back to checkpoint 000003")
+
+
+def entropies(*values):
+    return [{"entropy": {"ann": each}} for each in values]
+
+
+def test_an_entropy_that_falls_slowly_goes_back_to_where_it_was_well_twice(run):
+    # a tenth of the first, the square root of the limit, lies between 0.6^4 = 0.13 and 0.6^5 = 0.08
+    for iteration, stats in enumerate(entropies(*(0.6**power for power in range(10)))):
+        assert "rollback_to" not in run.go(iteration, **stats)
+    assert run.saved == [4, 9, 10]  # the last well inside, the last good, and the newest
+    told = run.go(10, **entropies(0.6**10)[0])
+    assert (told["health"]["entropy_low"]["ann"], told["rollback_to"]) == (0.6**10, 4)
+    good = run.state  # now checkpoint 11; then it falls again, too fast for the smaller step
+    for iteration, stats in enumerate(entropies(0.6**4, 0.05, 0.02), start=11):
+        assert "rollback_to" not in run.go(iteration, **stats)
+    assert not same(run.state, good)
+    assert run.go(14, **entropies(0.005)[0])["rollback_to"] == 11
+    assert same(run.state, good)
+
+
+def test_a_way_from_the_base_model_that_grows_slowly_leads_back_to_half_of_it(run):
+    for iteration in range(10):
+        assert "rollback_to" not in run.go(iteration, reference_kl=0.5 * (iteration + 1))  # 5.0 is the limit
+    told = run.go(10, reference_kl=5.5)
+    assert (told["health"]["reference_kl"]["team"], told["rollback_to"]) == (5.5, 4)  # where it was 2.5
+    assert run.go(11, reference_kl=5.5)["rollback_to"] == 11  # checkpoint 11 is the state of 4
+
+
+def test_a_critic_that_ran_away_is_taken_back_with_a_smaller_step(tmp_path):
+    run = Run(tmp_path / "run", agents=("ann", "bob"))
+    run.go(0)
+    good, rates = run.state, run.rates
+    head = run.team.critics["critic"].head.weight
+    head.data = torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * 1e4  # what a step too far leaves
+    save_training(run.directory, run.team, run.training.optimisers, 2, run.training.memory, keep=(1,))
+    run.guard._rows.append({"iteration": 1, **row()})
+    _, stats = iterate(run.training, 2, Clock(), Silent())
+    stats["update"] = {}  # what becomes of agents under such values is another matter
+    told = run.guard.look(2, stats)
+    assert list(told["health"]) == ["alarms", "critic"]
+    assert told["health"]["critic"]["critic"] == stats["critic"]["explained_variance"] < -10.0
+    assert told["rollback_to"] == 1  # checkpoint 2 said what iteration 2 shows to be bad
+    assert same(run.state, good)
+    assert run.rates == [rate * 0.5 for rate in rates]
+
+
+def test_a_running_mean_is_that_of_the_checkpoint_gone_back_to(run):
+    memory = run.training.memory
+    memory.running = {"ann": 0.25}
+    run.go(0, **FINE)
+    memory.running = {"ann": float("nan")}
+    assert run.go(1, **WILD)["rollback_to"] == 1
+    assert memory.running == {"ann": 0.25}
+
+
+def test_a_checkpoint_with_a_running_mean_that_is_not_finite_is_passed_over(run):
+    memory = run.training.memory
+    memory.running = {"ann": 0.25}
+    run.go(0, **FINE)
+    memory.running = {"ann": float("nan")}
+    run.go(1, **FINE)
+    assert 1 in run.saved
+    assert run.go(2, **WILD)["rollback_to"] == 1
+    assert memory.running == {"ann": 0.25}
 
 
 def test_after_the_last_rollback_the_run_ends_with_a_good_state(tmp_path):
@@ -223,12 +288,13 @@ def test_other_errors_stay_what_they_are():
 def test_a_divergence_ends_the_run_unless_the_guard_may_go_back():
     stats = {}
     for action in ("off", "warn"):
-        with pytest.raises(Diverged), recorded(stats, GuardConfig(action=action)):
+        hinted = pytest.raises(Diverged, match=r"^ann: .* and critic\.lr, or set guard\.action: rollback$")
+        with hinted, recorded(stats, GuardConfig(action=action)):
             raise Diverged("ann")
     assert stats == {}
     with recorded(stats, GuardConfig(action="rollback")):
         raise Diverged("ann")
-    assert list(stats["diverged"]) == ["ann"]
+    assert stats["diverged"] == {"ann": "ann: the gradient is not finite; lower update.lr and critic.lr"}
 
 
 def test_an_update_whose_gradient_is_not_finite_is_taken_back(tmp_path):

@@ -53,8 +53,8 @@ def run(tmp_path):
     return RunDirectory.create(fresh().team.config, tmp_path / "run")
 
 
-def save(run, training, iteration, score=0.0):
-    save_training(run, training.team, training.optimisers, iteration, score)
+def save(run, training, iteration):
+    save_training(run, training.team, training.optimisers, iteration)
     return checkpoint.named(run, str(iteration))
 
 
@@ -89,7 +89,7 @@ LATE = {
 def test_waiting_and_reused_play_and_what_the_curriculum_knows_come_back(run):
     unbroken = trained(5, fresh(rollout=LATE))
     half = trained(3, fresh(rollout=LATE))
-    save_training(run, half.team, half.optimisers, 3, 0.0, half.memory)
+    save_training(run, half.team, half.optimisers, 3, half.memory)
     resumed = fresh(rollout=LATE)
     assert load_training(run, resumed.team, resumed.optimisers, resumed.memory) == 3
     assert resumed.memory.state().keys() == half.memory.state().keys()
@@ -202,8 +202,11 @@ def test_a_team_without_a_critic_saves_and_loads(tmp_path):
 
 
 def test_the_best_and_the_newest_are_kept(run):
+    """What a checkpoint is worth is known once it has been played with: before the next one is written."""
     training = fresh()
+    checkpoint.mark_if_best(run, 0, 0.95)  # the untrained team has no checkpoint to be found again
     for iteration, score in enumerate([0.1, 0.9, 0.5, 0.5, 0.9], start=1):
-        save(run, training, iteration, score)
+        save(run, training, iteration)
+        checkpoint.mark_if_best(run, iteration, score)
     assert checkpoint.best(run) == (2, 0.9)  # the first to reach it
     assert checkpoint.iterations(run) == [2, 4, 5]
