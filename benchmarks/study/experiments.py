@@ -264,7 +264,7 @@ GROUPS = Experiment(
 CONFIRM_BASE: Mapping[str, Any] = {
     "model.name": "smollm2-135m-instruct",
     "model.dtype": "native",
-    "iterations": 12,
+    "iterations": 10,
     "learner": "marft-a",
     "environment.name": "reasoning",
     "environment.dataset": "products",
