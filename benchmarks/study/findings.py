@@ -85,6 +85,14 @@ class Findings:
         found = [last(record)["answer_tokens"] for record in self.records[key].values()]
         return fmean(found) if found else None
 
+    def average_language(self, key: str) -> tuple[float, float] | None:
+        """KL from the base per token and perplexity over the base's, after training: means over agents and seeds."""
+        found = [last(record) for record in self.records[key].values()]
+        told = [
+            (fmean(each["kl"].values()), fmean(each["perplexity"].values())) for each in found if "perplexity" in each
+        ]
+        return (fmean(kl for kl, _ in told), fmean(ratio for _, ratio in told)) if told else None
+
 
 def last(record: Record) -> dict[str, Any]:
     """The evaluation after training."""

@@ -26,8 +26,11 @@ and *after* are held-out success at temperature 1, *greedy* is greedy held-out s
 area under the learning curve: the mean success over all of training. Differences (Δ) are to the condition marked as
 baseline, seed by seed: the same seed means the same first weights of the adapters and the same tasks in the same order.
 *Critic* is the share of the returns' variance that it explained before it was fitted to them (mean over the second half
-of training, and over critics): 0 is a constant, 1 all of it. "Better" and "worse" mean that the interval of a difference leaves out 0. The intervals are not corrected for their
-number: of twenty comparisons without any difference, one is expected to look like one. *Tokens* are thousands in all of
+of training, and over critics): 0 is a constant, 1 all of it. *Language* is the KL from the base per token of an agent's
+own words after training, and what the perplexity of a neutral text became, as a multiple of the base's (of little
+meaning for the small model, to which most of that text is unknown). "Better" and "worse" mean that the interval of a difference
+leaves out 0. The intervals are not corrected for their number: of twenty comparisons without any difference, one is
+expected to look like one. *Tokens* are thousands in all of
 training: sampled by the agents, read by them as prompts, and trained on; then those that one held-out answer cost,
 after training, all agents together. *Seconds* are of one run's training, without
 evaluations; the machine may have done other work as well."""
@@ -104,8 +107,9 @@ def provenance(findings: Findings) -> str:
 
 def table(findings: Findings, members: Sequence[Condition]) -> Iterator[str]:
     """A row for each condition of a group."""
-    yield "| condition | changes | seeds | before | after | Δ after | area | Δ area | greedy | critic | tokens | seconds |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    heads = "condition, changes, seeds, before, after, Δ after, area, Δ area, greedy, critic, language, tokens, seconds"
+    yield f"| {heads.replace(', ', ' | ')} |"
+    yield "|---" * (heads.count(",") + 1) + "|"
     for each in members:
         twin = findings.twin(each)
         baseline = each.key == findings.experiment.baseline_of(each)
@@ -120,10 +124,17 @@ def table(findings: Findings, members: Sequence[Condition]) -> Iterator[str]:
             shown(findings.difference(each, "area"), signed=True),
             shown(findings.mean(each.key, "greedy")),
             number(findings.average(each.key, "diagnosis", "explained_variance"), "{:+.2f}"),
+            language(findings, each.key),
             tokens(findings, each.key),
             number(findings.average(each.key, "seconds", "training"), "{:.0f}"),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def language(findings: Findings, key: str) -> str:
+    """`KL 0.03, ×1.02`."""
+    found = findings.average_language(key)
+    return "–" if found is None else f"KL {found[0]:.2f}, ×{found[1]:.2f}"
 
 
 def tokens(findings: Findings, key: str) -> str:
