@@ -28,8 +28,8 @@ baseline, seed by seed: the same seed means the same first weights of the adapte
 *Critic* is the share of the returns' variance that it explained before it was fitted to them (mean over the second half
 of training, and over critics): 0 is a constant, 1 all of it. *Language* is the KL from the base per token of an agent's
 own words after training, and what the perplexity of a neutral text became, as a multiple of the base's (of little
-meaning for the small model, to which most of that text is unknown). "Better" and "worse" mean that the interval of a difference
-leaves out 0. The intervals are not corrected for their number: of twenty comparisons without any difference, one is
+meaning for the small model, to which most of that text is unknown). "Better" and "worse" mean that the interval of a
+difference leaves out 0. The intervals are not corrected for their number: of twenty comparisons without any difference, one is
 expected to look like one. *Tokens* are thousands in all of
 training: sampled by the agents, read by them as prompts, and trained on; then those that one held-out answer cost,
 after training, all agents together. *Seconds* are of one run's training, without
