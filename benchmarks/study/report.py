@@ -24,16 +24,15 @@ in `evidence/comments/`. What a condition changes is given as keys of an ordinar
 **How to read the tables.** A number is the mean over seeds, in brackets its 95% Student interval over seeds. *Before*
 and *after* are held-out success at temperature 1, *greedy* is greedy held-out success after training, *area* is the
 area under the learning curve: the mean success over all of training. Differences (Δ) are to the condition marked as
-baseline, seed by seed: the same seed means the same first weights of the adapters and the same tasks in the same order.
-*Critic* is the share of the returns' variance that it explained before it was fitted to them (mean over the second half
-of training, and over critics): 0 is a constant, 1 all of it. *Language* is the KL from the base per token of an agent's
-own words after training, and what the perplexity of a neutral text became, as a multiple of the base's (of little
-meaning for the small model, to which most of that text is unknown). "Better" and "worse" mean that the interval of a
-difference leaves out 0. The intervals are not corrected for their number: of twenty comparisons without any difference, one is
-expected to look like one. *Tokens* are thousands in all of
-training: sampled by the agents, read by them as prompts, and trained on; then those that one held-out answer cost,
-after training, all agents together. *Seconds* are of one run's training, without
-evaluations; the machine may have done other work as well."""
+baseline, seed by seed: the same seed means the same first weights of the adapters and the same tasks in the same
+order. *Critic* is the share of the returns' variance that it explained before it was fitted to them (mean over the
+second half of training, and over critics): 0 is a constant, 1 all of it. *Language* is the KL from the base per token
+of an agent's own words after training, and what the perplexity of a neutral text became, as a multiple of the base's
+(of little meaning for the small model, to which most of that text is unknown). "Better" and "worse" mean that the
+interval of a difference leaves out 0. The intervals are not corrected for their number: of twenty comparisons without
+any difference, one is expected to look like one. *Tokens* are thousands in all of training: sampled by the agents,
+read by them as prompts, and trained on; then those that one held-out answer cost, after training, all agents
+together. *Seconds* are of one run's training, without evaluations; the machine may have done other work as well."""
 
 
 def write_report(chosen: Sequence[Experiment], runs: Mapping[str, Sequence[Run]], records: Records) -> Path:
