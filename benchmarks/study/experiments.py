@@ -278,7 +278,7 @@ CONFIRM_BASE: Mapping[str, Any] = {
     "critic.warmup": 1,
     "update.lr": 3e-4,
     "evaluation.tasks": 32,
-    "evaluation.samples": 4,
+    "evaluation.samples": 2,
     "evaluation.influence": False,
     "run.tensorboard": False,
     "run.save_every": 4,
