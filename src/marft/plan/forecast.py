@@ -123,7 +123,8 @@ def other_bytes(work: Work) -> dict[str, float]:
     checkpoint = sum(crew.adapters + crew.moments for crew in work.crews)
     return {
         "a checkpoint": checkpoint,
-        "checkpoints kept": checkpoint * (work.config.run.keep_last + 1),  # and the best one
+        # And the best one; a guard that may go back keeps at least the last good one and the newest besides
+        "checkpoints kept": checkpoint * (work.config.run.keep_last + 1 + 2 * (work.config.guard.action == "rollback")),
         "host memory while loading": max(FLOAT * crew.shape.parameters for crew in work.crews),
     }
 
@@ -193,6 +194,6 @@ def notes_of(work: Work) -> list[str]:
             found.append(
                 f"the longest rows reach the context of {crew.context:,}; rollout.context_policy says what happens then"
             )
-    if play.resample or play.curriculum is not None:
+    if play.resample:
         found.append("tasks that are drawn again (rollout.resample) are not counted")
     return found
