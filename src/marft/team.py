@@ -18,7 +18,7 @@ from marft.models.critic import Critic
 from marft.models.policy import Policy
 from marft.rollout import Seat, Stage
 from marft.tools import Tool, build_tools, choose_tools
-from marft.types import Action, MarftError
+from marft.types import Action, MarftError, Spelt
 
 UNKNOWN = 2**31  # tokens: a context that only the endpoint knows
 
@@ -90,9 +90,10 @@ class Team:
         """The policy that holds an adapter (an agent's or a critic's)."""
         return next(each.policy for each in self.backends if adapter in each.policy.adapters)
 
-    def prompt_of(self, action: Action) -> str:
-        """What the agent read before an action, as text with every special token visible."""
-        return self.seats[action.agent].chat.show(action.prompt_ids)
+    def spell(self, action: Action) -> Spelt:
+        """What the agent read before an action, and what it said token by token."""
+        chat = self.seats[action.agent].chat
+        return Spelt(chat.show(action.prompt_ids), chat.pieces(action.token_ids))
 
     def load(self, version: int) -> None:
         """Announce to everything that generates that the adapters now hold `version`."""

@@ -68,6 +68,14 @@ class Action:
 
 
 @dataclass(frozen=True)
+class Spelt:
+    """An action for people to read: its prompt, and the text that each of its tokens adds (special tokens visible)."""
+
+    prompt: str
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Failure:
     """Why an episode could not be played: the agent (or `environment`) that failed, and the reason in words."""
 
@@ -148,6 +156,22 @@ class Batch:
     def rows(self) -> int:
         """N."""
         return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What learning made of one action, for people to look at.
+
+    `group`, `sample` name the episode (as in `Episode`), `action` its place there. `advantage` is normalised, as the
+    update used it: one number where the action is one decision, else one per token [A]. `ratio` [A] is the new over the
+    old probability of each token after the update; None where it was not measured.
+    """
+
+    group: str
+    sample: int
+    action: int
+    advantage: float | tuple[float, ...]
+    ratio: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collated:
-    """The batch (None when nothing is left to train on) and how many episodes were left out, by reason."""
+    """The batch (None when nothing is left to train on), where each of its rows comes from (group, sample, place of the
+    action in its episode), and how many episodes were left out, by reason."""
 
     batch: Batch | None
+    origins: tuple[tuple[str, int, int], ...]
     dropped: dict[str, int]
 
 
@@ -50,7 +52,9 @@ def collate(episodes: Sequence[Episode], agents: Sequence[str], layout: Layout) 
             kept.append(episode)
         else:
             dropped[reason] += 1
-    return Collated(_batch(kept, tuple(agents), layout) if kept else None, dropped)
+    chains = [chain for episode in kept for chain in _chains(episode, layout)]
+    origins = tuple((each.episode.group, each.episode.sample, place) for each in chains for place in each.places)
+    return Collated(_batch(chains, tuple(agents), layout) if chains else None, origins, dropped)
 
 
 def left_out(episode: Episode) -> Literal["failed", "empty"] | None:
@@ -63,11 +67,16 @@ def left_out(episode: Episode) -> Literal["failed", "empty"] | None:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Actions that one reward flows back along, and what each earned."""
+    """Actions (by their places in the episode) that one reward flows back along, and what each earned."""
 
     episode: Episode
-    actions: tuple[Action, ...]
+    places: tuple[int, ...]
     rewards: tuple[float, ...]
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """In execution order."""
+        return tuple(self.episode.actions[place] for place in self.places)
 
     def final_view(self, view: Literal["joint", "own"]) -> tuple[int, ...]:
         """What the critic reads after the last action of a truncated episode."""
@@ -81,17 +90,17 @@ def _chains(episode: Episode, layout: Layout) -> list[_Chain]:
     """One chain per side, or per agent of each side, in the order in which they first acted."""
     chains = []
     for side in dict.fromkeys(action.side for action in episode.actions):
-        theirs = [action for action in episode.actions if action.side == side]
-        earned = list(zip(theirs, allocate(theirs, layout.allocation), strict=True))
-        owners = dict.fromkeys(action.agent for action in theirs) if layout.chain == "agent" else [None]
+        theirs = [place for place, action in enumerate(episode.actions) if action.side == side]
+        actions = [episode.actions[place] for place in theirs]
+        earned = list(zip(theirs, allocate(actions, layout.allocation), strict=True))
+        owners = dict.fromkeys(action.agent for action in actions) if layout.chain == "agent" else [None]
         for owner in owners:
-            mine = [pair for pair in earned if owner in (None, pair[0].agent)]
-            chains.append(_Chain(episode, tuple(action for action, _ in mine), tuple(pay for _, pay in mine)))
+            mine = [pair for pair in earned if owner in (None, episode.actions[pair[0]].agent)]
+            chains.append(_Chain(episode, tuple(place for place, _ in mine), tuple(pay for _, pay in mine)))
     return chains
 
 
-def _batch(episodes: Sequence[Episode], agents: tuple[str, ...], layout: Layout) -> Batch:
-    chains = [chain for episode in episodes for chain in _chains(episode, layout)]
+def _batch(chains: Sequence[_Chain], agents: tuple[str, ...], layout: Layout) -> Batch:
     actions = [action for chain in chains for action in chain.actions]
     owner = [number for number, chain in enumerate(chains) for _ in chain.actions]
     tokens, attention = pad([[*each.prompt_ids, *each.token_ids] for each in actions])

@@ -13,6 +13,7 @@ from typing import Any
 
 from marft.learn.collate import left_out
 from marft.learn.curriculum import Record, Result, choose, noted, ordered, upcoming, weight
+from marft.learn.repetition import repeated
 from marft.rollout import Plan, rollout
 from marft.run.progress import Watcher
 from marft.team import Team
@@ -240,5 +241,6 @@ def play_stats(team: Team, episodes: Sequence[Episode]) -> dict[str, Any]:
                 "tool_calls": sum(len(action.tool_results) for action in mine) / count,
                 "reply_tokens": sum(len(action.token_ids) for action in mine) / len(mine),
                 "truncated_replies": sum(action.stop == "length" for action in mine) / len(mine),
+                "repeated": sum(repeated(action.text) for action in mine) / len(mine),
             }
     return stats

@@ -18,6 +18,7 @@ from marft.learn.losses import action_log_ratio, quantiles
 from marft.learn.memory import Memory
 from marft.learn.score import fit_critics, prepare, present_version, value_decisions
 from marft.learn.sequential import carry_on, update_order
+from marft.learn.traces import Keep, traces
 from marft.learn.update import Learner, Lesson, Stats, score_rows, select, update_agent
 from marft.run import checkpoint
 from marft.run.directory import RunDirectory
@@ -28,7 +29,7 @@ from marft.run.progress import Watcher
 from marft.run.rollback import Guard, finite_gradients, recorded
 from marft.run.state import load_training, save_training
 from marft.team import Team
-from marft.types import Episode
+from marft.types import Episode, Trace
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     save_training(run, team, training.optimisers, iteration, training.memory, guard.keep(iteration))
                 return reports
             clock = Clock({"save": saving})
-            episodes, stats = iterate(training, iteration, clock, watcher)
+            records = iteration % config.run.episodes_every == 0
+            learnt: list[Trace] = []
+            episodes, stats = iterate(training, iteration, clock, watcher, learnt.extend if records else None)
             checkpoint.mark_if_best(run, iteration, _score(episodes))
             stats = guard.look(iteration, stats)  # warns, or goes back to older weights
             team.load(version=iteration + 1)  # the sampler sees new weights
@@ -97,9 +100,10 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     reports[str(iteration + 1)] = record_evaluation(
                         training, run, iteration + 1, watcher, f"After iteration {iteration + 1}"
                     )
-            if iteration % config.run.episodes_every == 0:
+            if records:
                 with clock.phase("save"):
-                    run.write_episodes(f"train-{iteration:06d}", episodes, team.prompt_of)
+                    run.write_episodes(f"train-{iteration:06d}", episodes, team.spell)
+                    run.write_learnt(iteration, learnt)
             stats = {**stats, **shares(clock)}
             # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
@@ -112,25 +116,34 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     return reports
 
 
-def iterate(training: Training, iteration: int, clock: Clock, watcher: Watcher) -> tuple[list[Episode], dict[str, Any]]:
+def iterate(
+    training: Training, iteration: int, clock: Clock, watcher: Watcher, keep: Keep | None = None
+) -> tuple[list[Episode], dict[str, Any]]:
     """One iteration: play with the current joint policy, and learn: from that, or from earlier play.
 
-    Returns all episodes played, and what play and learning say of themselves.
+    Returns all episodes played, and what play and learning say of themselves; `keep` is told what became of each action
+    that was learnt from.
     """
 
     def learn(episodes: Sequence[Episode], by: Watcher) -> dict[str, Any]:
-        return learn_from(training, episodes, iteration, clock, by)
+        return learn_from(training, episodes, iteration, clock, by, keep)
 
     return play_and_learn(training.team, training.memory, iteration, learn, clock, watcher)  # 1
 
 
 def learn_from(
-    training: Training, episodes: Sequence[Episode], iteration: int, clock: Clock, watcher: Watcher
+    training: Training,
+    episodes: Sequence[Episode],
+    iteration: int,
+    clock: Clock,
+    watcher: Watcher,
+    keep: Keep | None = None,
 ) -> dict[str, Any]:
     """Learn from episodes: value, give credit, improve agent by agent, fit the critic."""
     team, config = training.team, training.team.config
     stats: dict[str, Any] = {}
-    batch = collate(episodes, team.game.names, Layout.of(config)).batch  # 2 N rows, one per action
+    collated = collate(episodes, team.game.names, Layout.of(config))  # 2 N rows, one per action
+    batch = collated.batch
     if batch is None:
         return stats
     with clock.phase("score"):
@@ -140,10 +153,13 @@ def learn_from(
         watcher.phase("valuing what was played")
         values, final = value_decisions(team, batch) if team.critics else (None, None)  # 3
     lesson, returns = give_credit(training, lesson, values, final)  # 4 advantages, returns
+    ratios = torch.full(batch.tokens.shape, torch.nan)
     with clock.phase("update"), recorded(stats, config.guard):
         learnt = iteration - config.rollout.staleness  # iterations that learnt something before
         if learnt >= config.critic.warmup or not team.critics:
-            stats["update"] = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
+            stats["update"], ratios = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
+    if keep is not None:
+        keep(traces(collated.origins, lesson, ratios))
     if values is not None:
         with clock.phase("critic"), recorded(stats, config.guard), finite_gradients("critic"):
             watcher.phase("fitting the critic")
@@ -169,12 +185,18 @@ def give_credit(
     return replace(lesson, credit=normalised), credit.returns
 
 
-def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: Watcher) -> dict[str, Stats]:
-    """Improve the agents one after another, each with the factor M of those before it (or all at once: no factor)."""
+def update_agents(
+    training: Training, lesson: Lesson, iteration: int, watcher: Watcher
+) -> tuple[dict[str, Stats], Tensor]:
+    """Improve the agents one after another, each with the factor M of those before it (or all at once: no factor).
+
+    Returns numbers per agent, and new over old probabilities [N, S] of tokens: NaN in rows in which no one looked.
+    """
     team, config = training.team, training.team.config.update
     order = update_order(team.trainable, config.schedule, config.order, iteration, team.config.seed)
     batch, carry = lesson.batch, torch.ones(lesson.batch.rows)
     stats: dict[str, Stats] = {}
+    ratios = torch.full(batch.tokens.shape, torch.nan)
     for members in units(team, order):
         adapter = team.game.agent(members[0]).adapter
         optimiser = training.optimisers[adapter]
@@ -186,13 +208,15 @@ def update_agents(training: Training, lesson: Lesson, iteration: int, watcher: W
         watcher.phase(f"updating {', '.join(members)}")
         learner = Learner(team.policy_of(adapter), adapter, optimiser)
         with finite_gradients(", ".join(members)):
-            found = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
+            updated = update_agent(learner, replace(lesson, carry=carry), rows, config, seed=iteration)
+        ratios[updated.rows] = updated.ratio
+        found = updated.stats
         if config.carry == "happo":
-            found.update(quantiles(carry[rows], "carry"))
+            found = {**found, **quantiles(carry[rows], "carry")}
             carry = _carry_after(learner, lesson, carry, acting, config)
         for name in members:
             stats[name] = found
-    return stats
+    return stats, ratios
 
 
 def units(team: Team, order: Sequence[str]) -> list[tuple[str, ...]]:
@@ -224,7 +248,7 @@ def record_evaluation(training: Training, run: RunDirectory, iteration: int, wat
     if not team.config.evaluation.tasks:
         return None
     evaluation = held_out(team, watcher)
-    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.prompt_of)
+    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.spell)
     run.write_evaluation(iteration, evaluation.report)
     watcher.evaluation(title, evaluation.headline)
     return evaluation.report

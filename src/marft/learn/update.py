@@ -96,8 +96,18 @@ def action_starts(batch: Batch) -> list[int]:
     return starts
 
 
-def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig, seed: int) -> Stats:
-    """Improve an adapter on `rows` [n] of the batch for some epochs; returns what happened (see docs/metrics.md).
+@dataclass(frozen=True)
+class Updated:
+    """What an update did: its numbers (see docs/metrics.md), and how far the tokens of some `rows` [k] of the batch
+    moved: `ratio` [k, S] is new over old probability, 1 off the action mask."""
+
+    stats: Stats
+    rows: Tensor
+    ratio: Tensor
+
+
+def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig, seed: int) -> Updated:
+    """Improve an adapter on `rows` [n] of the batch for some epochs.
 
     Loss: the clipped surrogate plus the entropy bonus and the reference KL, summed over decisions and divided by the
     minibatch's number of decisions (or of actions: `loss_mean`), so that splitting it into packs changes nothing.
@@ -114,10 +124,11 @@ def update_agent(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
             stopped = {"stopped_early": 1.0}
             break
     epochs = {"epochs": drift} if config.epochs > 1 else {}
-    return {**_mean(history), **after_update(learner, lesson, rows, config), **stopped, **epochs}
+    after = after_update(learner, lesson, rows, config)
+    return replace(after, stats={**_mean(history), **after.stats, **stopped, **epochs})
 
 
-def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Stats:
+def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateConfig) -> Updated:
     """Ratios and KL of the finished update against the old policy, on a quarter of the rows it learnt from.
 
     A forward pass on all rows would cost a fifth of the update for numbers that are only looked at.
@@ -129,8 +140,9 @@ def after_update(learner: Learner, lesson: Lesson, rows: Tensor, config: UpdateC
     mask = decision_mask(batch, config)
     high = config.clip_high or config.clip
     tokens = batch.action_mask
-    kl = approx_kl(token_log_ratio(new, lesson.old[rows], tokens), tokens)
-    return {**ratio_statistics(log_ratio, mask, config.clip, high), "kl": float(kl / tokens.sum())}
+    moved = token_log_ratio(new, lesson.old[rows], tokens)
+    kl = float(approx_kl(moved, tokens) / tokens.sum())
+    return Updated({**ratio_statistics(log_ratio, mask, config.clip, high), "kl": kl}, rows, moved.exp())
 
 
 def decision_log_ratio(new: Tensor, old: Tensor, batch: Batch, config: UpdateConfig) -> Tensor:

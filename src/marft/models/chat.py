@@ -94,6 +94,22 @@ class Chat:
         """Ids as text with every special token visible, for records."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text that each id adds to those before it, special tokens visible, for records.
+
+        A character that takes several tokens stands at its last one.
+        """
+        found: list[str] = []
+        start = told = 0  # a token's text may depend on the one before it, so each is decoded behind that one
+        for end in range(1, len(ids) + 1):
+            before, now = self.show(ids[start:told]), self.show(ids[start:end])
+            if now.endswith("\ufffd") and end < len(ids):  # its character is not complete yet
+                found.append("")
+                continue
+            found.append(now[len(before) :])
+            start, told = told, end
+        return tuple(found)
+
     @cached_property
     def template(self) -> Template:
         """The tokenizer's chat template."""

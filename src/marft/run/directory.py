@@ -12,20 +12,21 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from marft.config import Config, dump_config, load_config
-from marft.types import Action, Episode, MarftError
+from marft.types import Action, Episode, MarftError, Spelt, Trace
 
-Prompts = Callable[[Action], str]
+Spell = Callable[[Action], Spelt]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run on disk: `config.yaml`, `metrics.jsonl`, `episodes/*.jsonl`, `tensorboard/`, `checkpoints/NNNNNN/`."""
+    """A run on disk: `config.yaml`, `metrics.jsonl`, `episodes/*.jsonl`, `learnt/NNNNNN.jsonl`, `tensorboard/`,
+    `evaluations/NNNNNN.json`, `checkpoints/NNNNNN/`."""
 
     path: Path
 
@@ -117,13 +118,20 @@ class RunDirectory:
         files = sorted((self.path / "evaluations").glob("*.json"))
         return {int(file.stem): json.loads(file.read_text(encoding="utf8")) for file in files}
 
-    def write_episodes(self, name: str, episodes: Iterable[Episode], prompts: Prompts | None = None) -> Path:
-        """Write `episodes/<name>.jsonl`, one readable episode a line; `prompts` gives what an action's agent read."""
+    def write_episodes(self, name: str, episodes: Iterable[Episode], spell: Spell | None = None) -> Path:
+        """Write `episodes/<name>.jsonl`, one readable episode a line; `spell` gives an action's ids as text."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"episode file name {name!r}: use letters, digits, '.', '_' and '-'")
         self.episodes.mkdir(exist_ok=True)
-        lines = [to_json(episode_record(episode, prompts)) + "\n" for episode in episodes]
+        lines = [to_json(episode_record(episode, spell)) + "\n" for episode in episodes]
         return write_text(self.episodes / f"{name}.jsonl", "".join(lines))
+
+    def write_learnt(self, iteration: int, traces: Iterable[Trace]) -> Path:
+        """Write `learnt/NNNNNN.jsonl`: what each action was worth that iteration `iteration` (from 0) learnt from."""
+        folder = self.path / "learnt"
+        folder.mkdir(exist_ok=True)
+        lines = [to_json(asdict(trace)) + "\n" for trace in traces]
+        return write_text(folder / f"{iteration:06d}.jsonl", "".join(lines))
 
     def read_episodes(self, name: str) -> list[dict[str, Any]]:
         """The records of `episodes/<name>.jsonl`, as `episode_record` made them."""
@@ -138,7 +146,7 @@ class RunDirectory:
         return sorted(path.stem for path in self.episodes.glob("*.jsonl"))
 
 
-def episode_record(episode: Episode, prompts: Prompts | None = None) -> dict[str, Any]:
+def episode_record(episode: Episode, spell: Spell | None = None) -> dict[str, Any]:
     """What a person wants to read of an episode: who saw what, who said what, and what it earned (no token ids)."""
     error = None if episode.error is None else {"who": episode.error.who, "reason": episode.error.reason}
     return {
@@ -152,11 +160,11 @@ def episode_record(episode: Episode, prompts: Prompts | None = None) -> dict[str
         "error": error,
         "answer": episode.answer,
         "metrics": dict(episode.metrics),
-        "actions": [_action_record(action, episode.actions, prompts) for action in episode.actions],
+        "actions": [_action_record(action, episode.actions, spell) for action in episode.actions],
     }
 
 
-def _action_record(action: Action, actions: Sequence[Action], prompts: Prompts | None) -> dict[str, Any]:
+def _action_record(action: Action, actions: Sequence[Action], spell: Spell | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "agent": action.agent,
         "turn": action.turn,
@@ -164,8 +172,10 @@ def _action_record(action: Action, actions: Sequence[Action], prompts: Prompts |
         "saw": [actions[parent].agent for parent in action.parents],
         "parents": list(action.parents),  # a name alone is ambiguous once an agent has spoken twice
     }
-    if prompts is not None:
-        record["prompt"] = prompts(action)
+    if spell is not None:
+        spelt = spell(action)
+        record |= {"prompt": spelt.prompt, "pieces": list(spelt.pieces)}
+        record["logprobs"] = [round(each, 4) for each in action.logprobs]
     if action.tool_results:
         record["tool_results"] = list(action.tool_results)
     record |= {

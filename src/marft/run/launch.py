@@ -79,7 +79,7 @@ def _failures_kept(team: Team, run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except TooManyFailed as error:
-        path = run.write_episodes("failed", error.episodes, team.prompt_of)
+        path = run.write_episodes("failed", error.episodes, team.spell)
         raise MarftError(f"{error}; all of them are in {path}") from None
 
 

@@ -119,7 +119,7 @@ def test_the_reference_kl_goes_to_exactly_one_place(place):
     if place == "reward":
         expected -= 0.3 * torch.tensor([kl_by_hand(team, batch, row) for row in range(4)])
     torch.testing.assert_close(lesson.batch.rewards, expected, atol=1e-5, rtol=1e-5)
-    found = update_agents(Training.of(team), lesson, 0, Silent())  # no advantage anywhere
+    found, _ = update_agents(Training.of(team), lesson, 0, Silent())  # no advantage anywhere
     for name in ("ann", "bob"):
         assert (found[name]["grad_norm"] > 0) == (place == "loss")
         assert (found[name]["reference_kl"] > 0) == (place == "loss")
@@ -239,7 +239,7 @@ def test_sequential_updates_see_the_same_old_policy_and_the_carry_of_those_befor
             team = team_of("ann", "bob", update={"carry": carry, "lr": 0.01, "carry_clip": 5.0, "max_grad_norm": 1e9})
             stirred(team.backends[0].policy)
             lesson = advantages_for(prepare(team, batch_of(team), {}), [first, 1.0, -first, -1.0])
-            found = update_agents(Training.of(team), lesson, 0, Silent())
+            found, _ = update_agents(Training.of(team), lesson, 0, Silent())
             steps[carry, first] = found["bob"]["grad_norm"]
             if carry == "happo":
                 new = [(found["bob"]["carry_p05"], found["bob"]["carry_max"])]

@@ -86,7 +86,7 @@ class Small:
         parameters = list(self.policy.parameters(name).values())
         learner = Learner(self.policy, name, torch.optim.SGD(parameters, 1e-12))
         rows = self.rows(name) if rows is None else rows
-        stats = update_agent(learner, lesson or self.lesson, rows, self.config(**settings), seed=0)
+        stats = update_agent(learner, lesson or self.lesson, rows, self.config(**settings), seed=0).stats
         return torch.cat(
             [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
         ), stats
@@ -225,7 +225,7 @@ def test_the_clip_stops_what_went_far_enough(level):
 def test_the_entropy_bonus_makes_replies_less_certain():
     small = Small()
     learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.05))
-    before, after = (update_agent(learner, small.flat(), small.rows(), small.config(entropy=1.0), 0) for _ in range(2))
+    before, after = (update_agent(learner, small.flat(), small.rows(), small.config(entropy=1.0), 0).stats for _ in range(2))
     assert after["loss"] < before["loss"] - 1e-3  # with all advantages 0, the loss is minus the mean entropy
 
 
@@ -234,7 +234,7 @@ def test_the_reference_kl_pulls_towards_the_base():
     reference = batch_logprobs(small.policy, small.batch, [None] * small.batch.rows, small.lesson.temperature, 1000)
     lesson = small.flat(reference=reference)
     learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.05))
-    before, after = (update_agent(learner, lesson, small.rows(), small.config(kl_reference=1.0), 0) for _ in range(2))
+    before, after = (update_agent(learner, lesson, small.rows(), small.config(kl_reference=1.0), 0).stats for _ in range(2))
     assert 0 < after["reference_kl"] < 0.9 * before["reference_kl"]
     gradient, stats = small.gradient(lesson, kl_reference=1.0, kl_in="reward")  # it went into the reward instead
     assert not gradient.any()
@@ -300,7 +300,7 @@ def test_every_epoch_says_how_far_the_policy_has_moved(level):
         update_agent(learner, small.lesson, rows, small.config(clip=1e3), seed=0)
     again = Small(level)
     learner = Learner(again.policy, "ann", torch.optim.SGD(again.policy.parameters("ann").values(), 0.5))
-    epochs = update_agent(learner, again.lesson, again.rows(), config, seed=0)["epochs"]
+    epochs = update_agent(learner, again.lesson, again.rows(), config, seed=0).stats["epochs"]
     assert list(epochs) == ["0", "1", "2"]
     for each, (share, kl) in zip(epochs.values(), seen, strict=True):
         assert each["ess"] == pytest.approx(share, rel=1e-3)
@@ -348,7 +348,7 @@ def test_an_agent_that_went_too_far_stops_early():
         optimiser = Counting(small.policy.parameters("ann").values(), 1.0)
         learner = Learner(small.policy, "ann", optimiser)
         lesson = replace(small.lesson, old=torch.where(small.batch.action_mask, small.old - 0.5, 0.0))
-        stats = update_agent(learner, lesson, small.rows(), small.config(epochs=5, kl_stop=limit or 1e-6), seed=0)
+        stats = update_agent(learner, lesson, small.rows(), small.config(epochs=5, kl_stop=limit or 1e-6), seed=0).stats
         assert optimiser.steps == steps
         assert ("stopped_early" in stats) == (steps == 1)
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from builders import tiny_base
@@ -292,3 +292,30 @@ def test_a_template_that_puts_a_profile_of_its_own_in_is_known():
     }
     assert found == {"smollm2": True, "qwen": False}
     assert not chat_of(GEMMA).template.has_own_profile  # it knows no system message at all
+
+
+def test_pieces_are_the_reply_cut_at_its_tokens():
+    chat = merging_chat()
+    assert chat.pieces(ids("he", "llo", "</s>")) == ("he", "llo", "</s>")
+    assert chat.pieces(()) == ()
+
+
+def test_a_character_of_several_tokens_stands_at_the_last_of_them():
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    chat = Chat(PreTrainedTokenizerFast(tokenizer_object=core), ())
+    said = "né ✓"  # é is two bytes, the tick three: a token each
+    assert chat.pieces(chat.encode(said)) == ("n", "", "é", " ", "", "", "✓")
+    broken = (*chat.encode("n"), chat.encode("é")[0])  # the reply ends within a character
+    assert chat.pieces(broken) == ("n", "\ufffd")
+    lone = (chat.encode("✓")[1], *chat.encode("ok"))  # and a byte that begins nothing is no reason to lose the rest
+    assert "".join(chat.pieces(lone)) == chat.show(lone) == "\ufffdok"
+
+
+def test_a_space_that_a_tokenizer_keeps_within_its_words_is_not_lost():
+    core = Tokenizer(models.WordLevel({"▁two": 0, "▁words": 1}, unk_token="▁two"))
+    core.decoder = decoders.Metaspace()  # as SentencePiece's: the first space of a text is none
+    chat = Chat(PreTrainedTokenizerFast(tokenizer_object=core), ())
+    assert chat.pieces((0, 1, 1)) == ("two", " words", " words")

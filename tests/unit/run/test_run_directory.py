@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from marft.run.directory import RunDirectory, read_jsonl, to_json, write_text
-from marft.types import Action, Episode, Failure, MarftError, Task
+from marft.types import Action, Episode, Failure, MarftError, Spelt, Task, Trace
 
 
 def action(agent="planner", turn=0, parents=(), text="add", logprobs=(-0.5, -1.5), reward=0.0):
@@ -153,7 +153,7 @@ def test_an_episode_is_written_for_people(run):
         action("critic", parents=(0,), text="fine"),
         action("solver", turn=1, parents=(0, 1), text="5", logprobs=(-0.25, -0.5, -0.75), reward=1.0),
     )
-    path = run.write_episodes("000003", [played], prompts=lambda each: f"{len(each.prompt_ids)} ids")
+    path = run.write_episodes("000003", [played], lambda each: Spelt(f"{len(each.prompt_ids)} ids", ("5", "", "<end>")))
     assert path == run.path / "episodes" / "000003.jsonl"
     (record,) = run.read_episodes("000003")
     assert {key: record[key] for key in ("task", "group", "sample", "reward", "success", "error", "metrics")} == {
@@ -174,6 +174,8 @@ def test_an_episode_is_written_for_people(run):
         "saw": ["planner", "critic"],
         "parents": [0, 1],
         "prompt": "3 ids",
+        "pieces": ["5", "", "<end>"],
+        "logprobs": [-0.25, -0.5, -0.75],
         "text": "5",
         "reward": 1.0,
         "stop": "stop",
