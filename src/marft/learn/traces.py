@@ -28,12 +28,15 @@ def traces(origins: Sequence[Origin], lesson: Lesson, ratios: Tensor) -> list[Tr
         tokens = batch.action_mask[row]
         advantages = _rounded(lesson.credit.advantages[row, tokens])
         whole = not torch.equal(batch.decision_mask[row], tokens)  # the action is one decision
+        group, sample, place = origins[row]
         measured = not bool(ratios[row, tokens].isnan().any())
         found.append(
             Trace(
-                *origins[row],
-                advantage=advantages[0] if whole or len(advantages) == 1 else advantages,
-                ratio=_rounded(ratios[row, tokens]) if measured else None,
+                group,
+                sample,
+                place,
+                advantages[0] if whole or len(advantages) == 1 else advantages,
+                _rounded(ratios[row, tokens]) if measured else None,
             )
         )
     return found

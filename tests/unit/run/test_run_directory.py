@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from marft.run.directory import RunDirectory, read_jsonl, to_json, write_text
-from marft.types import Action, Episode, Failure, MarftError, Spelt, Task, Trace
+from marft.types import Action, Episode, Failure, MarftError, Spelt, Task
 
 
 def action(agent="planner", turn=0, parents=(), text="add", logprobs=(-0.5, -1.5), reward=0.0):
