@@ -7,7 +7,7 @@ BIN := .venv/bin
 # small model four times slower. This is little enough for the one and long enough for the other.
 export GOMP_SPINCOUNT ?= 2000
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs wheel clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,5 +28,13 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation as a site, in site/
+docs: .venv/.ready
+	$(BIN)/mkdocs build --strict
+
+# Builds the package and tries it in an empty environment
+wheel: .venv/.ready
+	PYTHON=$(PYTHON) .ci/wheel
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf site .venv build dist .pytest_cache .mypy_cache .ruff_cache
