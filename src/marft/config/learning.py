@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from marft.config.players import SamplingConfig
 from marft.section import NonNegative, Positive, Rate, Section, Unit
@@ -47,7 +47,7 @@ class RolloutConfig(Section):
         0, description="iterations that learning lags behind play: an engine of its own may then play meanwhile"
     )
     reuse: NonNegative = Field(0, description="earlier iterations whose episodes are learnt from once more each time")
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: SamplingConfig = Field(SamplingConfig(), description="of every agent that has no sampling of its own")
     slots: Positive = Field(64, description="replies generated at the same time")
     prefix_tokens: int = Field(
         16384, ge=0, description="tokens of prompts and replies that are kept for prompts that start like them"
@@ -55,7 +55,7 @@ class RolloutConfig(Section):
     engine: Literal["torch", "vllm"] = Field(
         "torch", description="torch: on the learner's own weights, on any machine; vllm: needs marft[vllm] and adapters"
     )
-    vllm: VllmConfig = VllmConfig()
+    vllm: VllmConfig = Field(VllmConfig(), description="how vLLM runs, if it does")
     deadline: Rate = Field(
         1800.0, description="seconds from the start of play after which an unfinished episode is recorded as failed"
     )
@@ -112,14 +112,14 @@ class CriticConfig(Section):
         "its agent reads (independent learners)",
     )
     warmup: NonNegative = Field(1, description="first iterations that train the critic alone")
-    lr: Rate = 1e-3
+    lr: Rate = Field(1e-3, description="learning rate of the critic's adapter (AdamW)")
     head_lr: Rate = Field(0.03, description="of the value head; about what a step may move a value by")
-    epochs: Positive = 2
-    minibatches: Positive = 1
-    loss: Literal["huber", "mse"] = "huber"
-    huber_delta: Rate = 10.0
+    epochs: Positive = Field(2, description="passes over an iteration's decisions")
+    minibatches: Positive = Field(1, description="optimiser steps per epoch")
+    loss: Literal["huber", "mse"] = Field("huber", description="of the value's error; mse is half its square")
+    huber_delta: Rate = Field(10.0, description="error from which Huber's loss is linear")
     clip: Rate | None = Field(0.2, description="PPO value clip around the old value; null: off")
-    max_grad_norm: Rate = 1.0
+    max_grad_norm: Rate = Field(1.0, description="norm to which the critic's gradient is clipped")
 
 
 class UpdateConfig(Section):
@@ -129,29 +129,37 @@ class UpdateConfig(Section):
     action_normalisation: Literal["sum", "token", "word"] = Field(
         "sum", description="what an action's log-probability is divided by (action level only)"
     )
-    schedule: Literal["sequential", "alternate", "simultaneous"] = "sequential"
-    order: Literal["declared", "reverse", "random"] = "declared"
-    carry: Literal["none", "happo"] = "none"
+    schedule: Literal["sequential", "alternate", "simultaneous"] = Field(
+        "sequential", description="one agent after another; one agent per iteration, in turns; or all at once"
+    )
+    order: Literal["declared", "reverse", "random"] = Field("declared", description="in which agents are updated")
+    carry: Literal["none", "happo"] = Field(
+        "none", description="happo: weigh an agent's advantages by how earlier updates changed the team's actions"
+    )
     carry_clip: Rate = Field(0.2, description="HAPPO's factor M stays within [1/(1+c), 1+c]")
     loss_mean: Literal["decision", "action"] = Field(
         "decision", description="token level: mean of the loss over all tokens, or over actions of each one's mean"
     )
-    lr: Rate = 3e-4
+    lr: Rate = Field(3e-4, description="learning rate of the agents' adapters (AdamW)")
     lr_warmup: NonNegative = Field(0, description="iterations over which the learning rate rises linearly")
-    epochs: Positive = 1
-    minibatches: Positive = 1
+    epochs: Positive = Field(1, description="passes over an agent's rows")
+    minibatches: Positive = Field(1, description="optimiser steps per epoch")
     micro_tokens: Positive = Field(
         1024, description="most packed tokens in one forward pass: what bounds memory, however many agents and episodes"
     )
-    clip: Rate = 0.2
+    clip: Rate = Field(0.2, description="how far a ratio may leave 1 and still be rewarded for it (PPO)")
     clip_high: Rate | None = Field(None, description="upper clip where it differs from `clip`")
-    entropy: Annotated[float, Field(ge=0)] = 0.0
+    entropy: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the entropy bonus, per token")
     kl_stop: Rate | None = Field(None, description="stop an agent's epochs when its approximate KL passes this")
     kl_reference: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of KL to the base model")
     kl_in: Literal["reward", "loss"] = Field("loss", description="the one place the reference KL goes")
-    max_grad_norm: Rate = 1.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    old_logprobs: Literal["learner", "sampler"] = "learner"
+    max_grad_norm: Rate = Field(1.0, description="norm to which an adapter's gradient is clipped")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's, of the agents' adapters")
+    old_logprobs: Literal["learner", "sampler"] = Field(
+        "learner",
+        description="the old policy of the ratio is as the learner scores it; sampler: and importance weights correct "
+        "for what the engine's log-probabilities differ by",
+    )
     importance_cap: Rate = Field(2.0, description="truncation of the sampler -> learner importance weight")
 
 
@@ -203,5 +211,24 @@ class RunConfig(Section):
     folder: str = "runs"
     save_every: Positive = 1
     keep_last: Positive = 2
-    tensorboard: bool = True
+    trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
+        ["tensorboard"], description="where the numbers of metrics.jsonl and of evaluations go as well"
+    )
+    project: str = Field("marft", min_length=1, description="wandb's and trackio's project, mlflow's experiment")
     episodes_every: Positive = Field(1, description="write episodes/*.jsonl every so many iterations")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_runs(cls, raw: Any) -> Any:
+        """Runs of before `trackers` say `tensorboard: true` or `false`."""
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("tensorboard"), bool) or "trackers" in raw:
+            return raw
+        rest = {key: value for key, value in raw.items() if key != "tensorboard"}
+        return {**rest, "trackers": ["tensorboard"] if raw["tensorboard"] else []}
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, trackers: list[str]) -> list[str]:
+        if len(set(trackers)) < len(trackers):
+            raise ValueError("names a tracker twice; leave one of them out")
+        return trackers

@@ -39,15 +39,18 @@ class ModelConfig(Section):
 class LoraConfig(Section):
     """The adapters (one per agent unless agents share an `adapter`), always float32."""
 
-    r: Positive = 16
-    alpha: Rate = 32.0
-    targets: Literal["all-linear"] | list[str] = "all-linear"
+    r: Positive = Field(16, description="rank")
+    alpha: Rate = Field(32.0, description="the adapter's product is scaled by alpha / r")
+    targets: Literal["all-linear"] | list[str] = Field(
+        "all-linear",
+        description="which layers carry an adapter: all linear ones of the blocks, or names such as q_proj",
+    )
 
 
 class SamplingConfig(Section):
     """How replies are drawn in training. top-k/top-p change the sampled distribution but not the scored one."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="divides the logits, in play and in learning")
     top_k: Positive | None = Field(None, description="off by default: the ratio would be against another distribution")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="off by default, as top_k")
     max_tokens: Positive = Field(64, description="longest reply, in tokens, the end-of-turn token included")
@@ -57,7 +60,7 @@ class EndpointConfig(Section):
     """An OpenAI-compatible chat endpoint that plays an agent; it is never trained."""
 
     url: str = Field(description="the base address, to which /chat/completions is added")
-    model: str
+    model: str = Field(description="the model's name there")
     key_env: str | None = Field(None, description="the environment variable that holds the key")
     timeout: Rate = Field(60.0, description="seconds for one answer")
     retries: NonNegative = Field(3, description="further tries after a failed connection, a 429 or a 5xx")
@@ -67,10 +70,10 @@ class EndpointConfig(Section):
 class AgentConfig(Section):
     """One member of the team."""
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: Annotated[str, Field(pattern=NAME, description="how others and all records call it")]
     profile: str = Field("", description="the system prompt; empty: an anonymous agent")
-    sees_task: bool = True
-    trainable: bool = True
+    sees_task: bool = Field(True, description="whether it reads the task itself, or only what others say")
+    trainable: bool = Field(True, description="false: it plays, and its adapter stays as it is")
     adapter: Annotated[str, Field(pattern=NAME)] | None = Field(
         None, description="adapter name; agents that name the same one share it"
     )
@@ -110,8 +113,8 @@ class AgentConfig(Section):
 class EdgeConfig(Section):
     """A conditional edge: it holds in turns in which the speaker's message matches `when` (a regular expression)."""
 
-    speaker: str
-    reader: str
+    speaker: str = Field(description="who speaks")
+    reader: str = Field(description="who reads it")
     when: str = Field(description="searched for in the message, without regard to case")
 
     @model_validator(mode="after")
@@ -126,8 +129,13 @@ class EdgeConfig(Section):
 class GraphConfig(Section):
     """D as data: `edges` (speaker, reader) within a turn, `recall` (speaker, reader) from the previous turn."""
 
-    edges: list[tuple[str, str] | EdgeConfig] = Field(default_factory=list)
-    recall: list[tuple[str, str]] = Field(default_factory=list)
+    edges: list[tuple[str, str] | EdgeConfig] = Field(
+        default_factory=list,
+        description="[speaker, reader] pairs, or conditional edges; the reader acts after the speaker",
+    )
+    recall: list[tuple[str, str]] = Field(
+        default_factory=list, description="[speaker, reader] pairs: what the reader sees of the turn before"
+    )
 
 
 class DebateConfig(Section):
@@ -140,7 +148,7 @@ class DebateConfig(Section):
 class OrchestratorConfig(Section):
     """Each turn one agent says, again and again, who speaks next, until it says `stop` or `calls` are used up."""
 
-    orchestrator: str
+    orchestrator: str = Field(description="the agent that chooses")
     calls: Positive = Field(4, description="agents it may call in a turn")
     stop: str = Field("stop", description="the word that ends the turn")
     unreadable: Literal["stop", "first", "fail"] = Field(
@@ -151,15 +159,15 @@ class OrchestratorConfig(Section):
 class FunctionConfig(Section):
     """D as code: an import path `module:function` of a callable (state, turn) -> Graph."""
 
-    function: str
+    function: str = Field(description="the import path, such as my_team:who_sees_whom")
 
 
 class TeamConfig(Section):
     """Flex-MG: who plays, who sees whom, for how many turns."""
 
-    agents: Annotated[list[AgentConfig], Field(min_length=1)]
-    dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig | DebateConfig | OrchestratorConfig = (
-        "chain"
+    agents: Annotated[list[AgentConfig], Field(min_length=1, description="in the order in which they act in a chain")]
+    dependency: Literal["chain", "parallel"] | GraphConfig | FunctionConfig | DebateConfig | OrchestratorConfig = Field(
+        "chain", description="D: who sees whose message; chain: all that spoke earlier in the turn, parallel: nobody"
     )
     turns: Positive = Field(1, description="the horizon; an episode still running after it is truncated")
     message: str = Field("{name}: {text}", description="how an agent reads another's words; must hold {text}")

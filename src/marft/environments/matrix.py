@@ -19,7 +19,7 @@ from marft.validation import validate
 class Parameters(Section):
     """What the config's `environment` may say."""
 
-    symbols: Annotated[list[str], Field(min_length=2)]
+    symbols: Annotated[list[str], Field(min_length=2, description="the words that may be played")]
     payoff: list[Any] = Field(description="nested lists, one level per agent, one entry per symbol")
     illegal: FiniteFloat = Field(0.0, description="the team's reward when a message is not one of the symbols")
     prompt: str = Field("Choose one word: {symbols}", description="{symbols} stands for the words")

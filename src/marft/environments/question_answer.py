@@ -28,7 +28,7 @@ class Parameters(Section):
     heldout_path: str | None = Field(None, description="a second file to hold out")
     hub: str | None = Field(None, description="a `datasets` id, or a local folder of one")
     subset: str | None = Field(None, description="the configuration of a `datasets` source, such as `main`")
-    split_train: str = "train"
+    split_train: str = Field("train", description="the split of `hub` to train on")
     split_heldout: str | None = Field(None, description="the split of `hub` to hold out, such as `test`")
     heldout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.1, description="held out when no other source is named"
@@ -38,7 +38,9 @@ class Parameters(Section):
     final_answer: Literal["whole", "after_hashes", "boxed"] = Field(
         "whole", description="where the right answer stands in it"
     )
-    reply: Literal["last_number", "whole", "last_line", "tag", "after_hashes", "boxed"] = "last_number"
+    reply: Literal["last_number", "whole", "last_line", "tag", "after_hashes", "boxed"] = Field(
+        "last_number", description="what of the reply is compared with it"
+    )
     answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
     decide: Decide = Field("answerer", description="vote: the answer that most of those who acted gave is graded")
 

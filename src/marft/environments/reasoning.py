@@ -36,26 +36,26 @@ SKIP_STRIDE = 1_000_003  # far from the indices in use, so that a skipped questi
 class DatasetConfig(Section):
     """One generator of a mix, drawn in proportion to `weight`."""
 
-    dataset: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    weight: Rate = 1.0
+    dataset: str = Field(description="a reasoning-gym generator")
+    parameters: dict[str, Any] = Field(default_factory=dict, description="of the generator")
+    weight: Rate = Field(1.0, description="how often it is drawn, beside the others")
 
 
 class Parameters(Section):
     """What the config's `environment` may say: `dataset` and `parameters`, or `datasets`."""
 
-    dataset: str | None = None
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    datasets: list[DatasetConfig] = Field(default_factory=list)
-    train_seed: NonNegative = 0
-    heldout_seed: NonNegative = 1_000_000_000
-    heldout_size: Positive = 256
+    dataset: str | None = Field(None, description="a reasoning-gym generator, such as chain_sum")
+    parameters: dict[str, Any] = Field(default_factory=dict, description="of the generator")
+    datasets: list[DatasetConfig] = Field(default_factory=list, description="several generators, mixed by weight")
+    train_seed: NonNegative = Field(0, description="of the endless training questions")
+    heldout_seed: NonNegative = Field(1_000_000_000, description="of the held-out questions")
+    heldout_size: Positive = Field(256, description="how many questions are held out, and so never trained on")
     answer: Literal["whole", "last_number", "last_line", "tag", "boxed"] = Field(
         "whole", description="what the scorer is given"
     )
     answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
     decide: Decide = Field("answerer", description="vote: the answer that most of those who acted gave is graded")
-    reward: Literal["score", "success"] = "score"
+    reward: Literal["score", "success"] = Field("score", description="success: 1 for a right answer and else 0")
     success_at: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="the score from which an answer is right")
     attempts: Positive = Field(1, description="turns in which the team may answer")
     feedback: Literal["none", "verdict"] = Field("none", description="verdict: all read that the last answer was wrong")

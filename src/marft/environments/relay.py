@@ -21,8 +21,13 @@ from marft.validation import validate
 class Parameters(Section):
     """What the config's `environment` may say."""
 
-    symbols: Annotated[list[str], Field(min_length=2)] = Field(default_factory=lambda: ["red", "blue", "green", "gold"])
-    prompt: str = "The first of you sees a secret word. The last of you must say exactly that word and nothing else."
+    symbols: Annotated[list[str], Field(min_length=2)] = Field(
+        default_factory=lambda: ["red", "blue", "green", "gold"], description="one of them is the secret"
+    )
+    prompt: str = Field(
+        "The first of you sees a secret word. The last of you must say exactly that word and nothing else.",
+        description="what all read",
+    )
     hint: str = Field("The secret word is {symbol}.", description="what the first agent reads in the first turn")
     turns: Positive = Field(1, description="the symbol is seen in the first turn and must be said in this one")
 

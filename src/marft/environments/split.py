@@ -43,7 +43,9 @@ HINTS = {"combine": "Your part is {symbol}.", "ask": "The answer of topic {topic
 class Parameters(Section):
     """What the config's `environment` may say."""
 
-    mode: Literal["combine", "ask"] = "combine"
+    mode: Literal["combine", "ask"] = Field(
+        "combine", description="combine: the answer needs all parts; ask: one part, and who asks must choose whom"
+    )
     parts: Annotated[int, Field(ge=2)] = Field(2, description="k, how many agents hold a part")
     symbols: list[str] | list[list[str]] = Field(
         default_factory=lambda: ["red", "blue", "green", "gold"],

@@ -51,7 +51,10 @@ class Parameters(Section):
     )
     answer: Literal["whole", "last_line", "tag"] = Field("whole", description="what of a message the game gets to read")
     max_moves: Positive = Field(300, description="a game still going after so many moves is truncated")
-    prompt: str = "You play a game. When it is your turn, answer with your move in the form that the rules ask for."
+    prompt: str = Field(
+        "You play a game. When it is your turn, answer with your move in the form that the rules ask for.",
+        description="what all read, besides the rules",
+    )
 
     @model_validator(mode="after")
     def _seats_are_complete_and_single(self) -> Parameters:

@@ -41,12 +41,14 @@ THINGS = ("beehives", "goats", "clocks", "maps", "lanterns", "apple trees")
 class Parameters(Section):
     """What the config's `environment` may say."""
 
-    families: Annotated[list[Family], Field(min_length=1)] = Field(default=["arithmetic", "lookup"])
+    families: Annotated[list[Family], Field(min_length=1)] = Field(
+        default=["arithmetic", "lookup"], description="kinds of questions, in turns"
+    )
     digits: Annotated[int, Field(ge=1, le=50)] = Field(4, description="of each number in an arithmetic question")
     people: Annotated[int, Field(ge=20, le=4000)] = Field(200, description="documents in the collection, one a person")
     combined: Unit = Field(0.5, description="share of look-ups that need two documents and a calculation")
     results: Annotated[int, Field(gt=0)] = Field(3, description="passages that one search gives")
-    collection_seed: NonNegative = 0
+    collection_seed: NonNegative = Field(0, description="of the people and their documents")
     seed: NonNegative = Field(0, description="of the questions")
     answerer: str | None = Field(None, description="whose message is graded; default: the last to act")
 

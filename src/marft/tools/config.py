@@ -12,15 +12,15 @@ from marft.section import Positive, Rate, Section
 class CalculatorConfig(Section):
     """Exact arithmetic on one expression."""
 
-    kind: Literal["calculator"] = "calculator"
+    kind: Literal["calculator"] = Field("calculator", description="which tool this is")
 
 
 class PythonConfig(Section):
     """Python programs in the sandbox of the code graders; every call starts afresh."""
 
-    kind: Literal["python"] = "python"
+    kind: Literal["python"] = Field("python", description="which tool this is")
     seconds: Rate = Field(5.0, description="how long a program may run")
-    memory_mb: Positive = 512
+    memory_mb: Positive = Field(512, description="MiB that a program may use")
     sandbox: Literal["auto", "limits-only"] = Field(
         "auto", description="limits-only: run even where the system allows no network and file isolation"
     )
@@ -29,7 +29,7 @@ class PythonConfig(Section):
 class SearchConfig(Section):
     """Search by words in local documents, best passages first."""
 
-    kind: Literal["search"] = "search"
+    kind: Literal["search"] = Field("search", description="which tool this is")
     path: str = Field(description="a folder of .txt and .md files, or a JSONL file whose lines hold `id` and `text`")
     results: Positive = Field(3, description="how many passages a search gives")
     description: str = Field("Searches a collection of documents.", description="what the model reads about it")
@@ -38,13 +38,13 @@ class SearchConfig(Section):
 class McpConfig(Section):
     """The tools of an MCP server, under their own names: a program (`command`), or a `url` (streamable HTTP)."""
 
-    kind: Literal["mcp"] = "mcp"
-    command: str | None = None
-    args: list[str] = Field(default_factory=list)
+    kind: Literal["mcp"] = Field("mcp", description="which tool this is")
+    command: str | None = Field(None, description="the program that serves the tools")
+    args: list[str] = Field(default_factory=list, description="its arguments")
     env: dict[str, str] = Field(
         default_factory=dict, description="the program's environment variables; $NAME in a value is filled in"
     )
-    url: str | None = None
+    url: str | None = Field(None, description="of a server that runs already (streamable HTTP)")
     tools: list[str] | None = Field(None, description="which of its tools to take; default: all")
     seconds: Rate = Field(30.0, description="how long the start, and each call, may take")
 
