@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from marft.config import Config, dump_config, load_config
 from marft.types import Action, Episode, MarftError, Spelt, Trace
 
 Spell = Callable[[Action], Spelt]
+LOOK = 0.3  # seconds: who asks whether a run is live holds its lock for an instant
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -101,10 +102,11 @@ class RunDirectory:
         except OSError as error:
             raise MarftError(f"{self.path}: the run directory cannot be written ({error.strerror})") from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise MarftError(f"{self.path}: another process is training in this run; wait for it to end") from None
+            until = time.monotonic() + LOOK
+            while not _locked(file):
+                if time.monotonic() > until:
+                    raise MarftError(f"{self.path}: another process is training in this run; wait for it to end")
+                time.sleep(LOOK / 10)
             yield
 
     def write_evaluation(self, iteration: int, report: Mapping[str, Any]) -> Path:
@@ -249,6 +251,14 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _claim(path: Path, made: list[Path]) -> Path:

@@ -1,11 +1,13 @@
 """The run directory: nothing is overwritten, nothing is left half-written, and transcripts can be read."""
 
+import fcntl
 import json
 import math
 import os
 import re
 import resource
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,14 @@ def test_a_run_has_one_writer_and_a_killed_writer_lets_go(run):
         pass
     with run.lock():  # and leaving gives it back
         pass
+
+
+def test_a_glance_at_the_lock_does_not_keep_a_writer_out(run):
+    with open(run.path / ".lock", "a") as glance:
+        fcntl.flock(glance, fcntl.LOCK_SH)  # as `marft view` does to see whether a run is live
+        threading.Timer(0.1, fcntl.flock, (glance, fcntl.LOCK_UN)).start()
+        with run.lock():
+            pass
 
 
 def test_an_episode_is_written_for_people(run):
