@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from benchmarks.workload import Size
+from marft.types import Episode
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,9 @@ class Watching:
         self._step(metrics)
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """Nothing."""
+
+    def episode(self, episode: Episode) -> None:
         """Nothing."""
 
     def evaluation(self, title: str, report: Mapping[str, Any]) -> None:

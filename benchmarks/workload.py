@@ -147,7 +147,7 @@ def experiment(size: Size, model: str, dtype: str, threads: int | None = None, *
         "critic": {"kind": "none"},
         "update": {"level": "token", "lr": 1e-5},
         "evaluation": {"tasks": 0},
-        "run": {"tensorboard": False, "save_every": 1000},
+        "run": {"trackers": [], "save_every": 1000},
     }
     return validate(Config, given | sections, "benchmark")
 

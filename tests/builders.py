@@ -150,7 +150,7 @@ def config_of(*agents: str | Mapping[str, Any], environment: Any = None, **secti
         "lora": {"r": 4, "alpha": 8},
         "rollout": {"tasks": 2, "samples": 2, "sampling": {"max_tokens": 3}},
         "evaluation": {"tasks": 0},
-        "run": {"tensorboard": False},
+        "run": {"trackers": []},
         **sections,
         "team": {"agents": [{"name": each} if isinstance(each, str) else dict(each) for each in agents], **team},
         "environment": environment or {"name": "relay", "symbols": ["a", "b"], "prompt": "c", "hint": "{symbol}"},

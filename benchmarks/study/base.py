@@ -30,7 +30,7 @@ BASE: Mapping[str, Any] = {
     "evaluation.tasks": 128,
     "evaluation.samples": 2,
     "evaluation.influence": False,
-    "run.tensorboard": False,
+    "run.trackers": [],
     "run.save_every": 13,
     "run.keep_last": 1,
     "run.episodes_every": 1000,

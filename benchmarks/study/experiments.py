@@ -280,7 +280,7 @@ CONFIRM_BASE: Mapping[str, Any] = {
     "evaluation.tasks": 32,
     "evaluation.samples": 2,
     "evaluation.influence": False,
-    "run.tensorboard": False,
+    "run.trackers": [],
     "run.save_every": 4,
     "run.keep_last": 1,
     "run.episodes_every": 1000,

@@ -17,6 +17,7 @@ from marft.models.base import Base, load_base
 from marft.models.critic import Critic
 from marft.models.policy import Policy
 from marft.rollout import Seat, Stage
+from marft.run.answer import Answer
 from marft.tools import Tool, build_tools, choose_tools
 from marft.types import Action, MarftError, Spelt
 
@@ -94,6 +95,16 @@ class Team:
         """What the agent read before an action, and what it said token by token."""
         chat = self.seats[action.agent].chat
         return Spelt(chat.show(action.prompt_ids), chat.pieces(action.token_ids))
+
+    def ask(self, question: str, greedy: bool = True, turns: int = 0, number: int = 0) -> Answer:
+        """Put a question to the team, as a new episode in which nothing is graded.
+
+        With `greedy=False` replies are drawn as in training; `number` then varies the draws. `turns` 0: the config's
+        if agents recall earlier turns, else 1. Raises `MarftError` naming the agent that could not speak.
+        """
+        from marft.run.play import answer  # it needs this module
+
+        return answer(self, question, number, greedy, turns)
 
     def load(self, version: int) -> None:
         """Announce to everything that generates that the adapters now hold `version`."""

@@ -30,7 +30,7 @@ RELAY: dict[str, Any] = {
     "lora": {"r": 4},
     "update": {"lr": 0.003, "micro_tokens": 1024},
     "evaluation": {"tasks": 2, "samples": 2, "every": 3},
-    "run": {"tensorboard": False},
+    "run": {"trackers": []},
 }
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("train", "eval", "play", "export", "check", "plan", "models", "environments", "teams", "learners")
+COMMANDS = ("train", "eval", "play", "export", "push", "check", "plan", "models", "environments", "teams", "learners")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,7 +14,7 @@ MANY = "iterations=500"
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_polite_stop_saves_the_update_under_way(marft, start, config, tmp_path, rows, number, code):
-    path, run = config(run={"save_every": 100, "tensorboard": False}), tmp_path / "run"
+    path, run = config(run={"save_every": 100, "trackers": []}), tmp_path / "run"
     process = start("train", path, MANY, "--run", run)
     process.wait_for_rows(run, 1)
     process.popen.send_signal(number)

@@ -58,7 +58,7 @@ def test_when_nothing_helps_the_run_ends_with_one_sentence_and_a_checkpoint_to_u
 
 
 def test_what_waits_to_be_learnt_from_outlives_going_back(play, marft, rows, state):
-    late = {"rollout": {**GAME["rollout"], "staleness": 1, "reuse": 1}, "run": {"tensorboard": False, "keep_last": 1}}
+    late = {"rollout": {**GAME["rollout"], "staleness": 1, "reuse": 1}, "run": {"trackers": [], "keep_last": 1}}
     whole, result = play("whole", "rollback", "iterations=5", **late)
     assert result.code == 0, result.err
     found = rows(whole)
@@ -73,7 +73,7 @@ def test_what_waits_to_be_learnt_from_outlives_going_back(play, marft, rows, sta
 
 
 def test_a_rolled_back_run_in_two_parts_is_the_run_in_one(play, marft, rows, state):
-    learner = {"update": {"lr": 0.3, "lr_warmup": 2}, "critic": {}, "credit": {}, "run": {"tensorboard": False}}
+    learner = {"update": {"lr": 0.3, "lr_warmup": 2}, "critic": {}, "credit": {}, "run": {"trackers": []}}
     learner["run"] |= {"save_every": 2, "keep_last": 1}
     guard = {"shrink": 0.3, "rollbacks": 9}
     whole, result = play("whole", "rollback", "iterations=6", guard=guard, **learner)
@@ -101,7 +101,7 @@ class Died(BaseException):
     ],
 )
 def test_a_death_on_the_way_back_changes_nothing(play, marft, rows, state, monkeypatch, moment, calls):
-    short = {"iterations": 3, "run": {"tensorboard": False, "keep_last": 1}}
+    short = {"iterations": 3, "run": {"trackers": [], "keep_last": 1}}
     whole, result = play("whole", "rollback", **short)
     assert result.code == 0, result.err
     assert "rollback_to" in rows(whole)[1]

@@ -30,6 +30,7 @@ def check(
     from marft.config import load_config
     from marft.game.drawing import draw
     from marft.run import preflight, show
+    from marft.run.trackers import check_trackers
     from marft.team import build_team
 
     console = Console()
@@ -41,6 +42,7 @@ def check(
             console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
         console.print("ok", style="bold green")
         return
+    check_trackers(loaded.run, config)
     team = build_team(loaded, config)
     preflight.check_prompts(team, config)
     preflight.check_world(team.game, config)

@@ -1,4 +1,4 @@
-"""Commands that train and use teams: train, eval, play, export."""
+"""Commands that train and use teams: train, eval, play, export, push."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from marft.cli.app import Overrides, app
 from marft.types import MarftError
 
 RunOrConfig = Annotated[
-    str, typer.Argument(metavar="RUN_OR_CONFIG", help="A run's folder, or a config (untrained)", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN_OR_CONFIG", help="A run's folder, hf://user/name, or a config (untrained)", show_default=False
+    ),
 ]
 Checkpoint = Annotated[
     str | None, typer.Option(metavar="latest|best|NNN", help="Which checkpoint of the run [default: latest]")
@@ -109,7 +112,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="RUN_OR_CONFIG|KEY=VALUE",
-            help="Runs' folders, or configs (untrained); several are compared. Then keys of their configs to change",
+            help="Runs' folders, hf://user/name, or configs (untrained); several are compared. Then keys of their "
+            "configs to change",
             show_default=False,
         ),
     ],
@@ -211,7 +215,7 @@ def play(
 
 @app.command(epilog="Example: marft export runs/mine --agent solver --merge -o solver-model")
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or hf://user/name", show_default=False)],
     agent: Annotated[str, typer.Option(metavar="NAME", help="Which agent")],
     merge: Annotated[bool, typer.Option("--merge", help="Write a full model instead of an adapter")] = False,
     output: Annotated[
@@ -225,12 +229,39 @@ def export(
     The folder's README says how, with the agent's profile. A built-in base model, which is on no hub, is written beside
     the adapter.
     """
-    from marft.run.directory import RunDirectory
+    from marft.run import hub
     from marft.run.export import export_agent
+    from marft.run.opening import open_directory
 
-    folder = export_agent(RunDirectory.open(run), agent, output, merge, checkpoint or "latest")
+    if hub.is_remote(run) and output is None:
+        raise MarftError(f"{run}: name a folder for the agent with -o")  # the hub's cache is no place for it
+    folder = export_agent(open_directory(run), agent, output, merge, checkpoint or "latest")
     ready = "peft" if (folder / "adapter_config.json").is_file() else "transformers"
     print(f"{folder}: agent '{agent}', ready for {ready}; see README.md there")
+
+
+@app.command(epilog="Example: marft push runs/mine user/name --checkpoint best --private")
+def push(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder", show_default=False)],
+    repository: Annotated[
+        str, typer.Argument(metavar="USER/NAME", help="The repository on the Hugging Face hub", show_default=False)
+    ],
+    checkpoint: Checkpoint = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Make a new repository that only you and yours can read")
+    ] = False,
+) -> None:
+    """Put a team on the Hugging Face hub: config, weights, evaluations, metrics and a model card, in one commit.
+
+    Others play it with `marft play hf://user/name`. Episodes, optimisers and this machine's paths stay here.
+    """
+    from marft.run import hub
+    from marft.run.directory import RunDirectory
+
+    pushed = hub.push(RunDirectory.open(run), repository, checkpoint or "latest", private)
+    for key in pushed.cut:
+        print(f"note: of {key} only the name of the file went up")
+    print(f"{pushed.url}: marft play hf://{repository}")
 
 
 def _targets(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,7 @@
 """The whole YAML schema. An unknown key is an error with a suggestion; every error names the file and the key."""
 
 from marft.config.experiment import Config
-from marft.config.file import dump_config, load_config, parse_config
+from marft.config.file import Given, Overrides, dump_config, load_config, parse_config, read_config
 from marft.config.learning import (
     CreditConfig,
     CriticConfig,
@@ -40,11 +40,13 @@ __all__ = [
     "EnvironmentConfig",
     "EvaluationConfig",
     "FunctionConfig",
+    "Given",
     "GraphConfig",
     "GuardConfig",
     "LoraConfig",
     "ModelConfig",
     "OrchestratorConfig",
+    "Overrides",
     "RolloutConfig",
     "RunConfig",
     "SamplingConfig",
@@ -54,4 +56,5 @@ __all__ = [
     "dump_config",
     "load_config",
     "parse_config",
+    "read_config",
 ]

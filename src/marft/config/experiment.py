@@ -31,15 +31,20 @@ from marft.tools.config import ToolConfig
 class Config(Section):
     """One experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
-    seed: NonNegative = 0
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        "run", description="what the run's folder is called"
+    )
+    seed: NonNegative = Field(0, description="of adapters, tasks and draws: equal seeds give equal runs")
     device: str = Field("auto", description="auto: CUDA where there is one, else the CPU")
     threads: Positive | None = Field(None, description="CPU threads; default: torch's own choice")
-    iterations: NonNegative = 20
+    iterations: NonNegative = Field(20, description="how often the team plays and learns")
     model: ModelConfig = ModelConfig()
     lora: LoraConfig = LoraConfig()
     team: TeamConfig
     environment: EnvironmentConfig
+    reward: str | None = Field(
+        None, description="module:function that pays instead of the environment: reward(task, messages, outcome)"
+    )
     tools: dict[Annotated[str, Field(pattern=NAME)], ToolConfig] = Field(
         default_factory=dict, description="tools that agents may name: kind `calculator`, `python`, `search` or `mcp`"
     )

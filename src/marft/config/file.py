@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,28 @@ from marft.presets.learner import expand_learner
 from marft.types import MarftError
 from marft.validation import validate
 
+Given = str | Path | Mapping[str, Any] | Config
+"""What a config may be given as: the path of a YAML file, what such a file holds, or a config."""
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a YAML config and apply `key.path=value` overrides (values are YAML).
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Changes to a config: `["update.lr=0.001"]` as on the command line, or `{"update.lr": 0.001}`."""
+
+
+def read_config(given: Given, overrides: Overrides = ()) -> tuple[Config, str]:
+    """A config from a YAML file, a mapping or a config, with overrides; and what to call it in errors.
+
+    Raises `MarftError` with one sentence naming the file and the key.
+    """
+    if isinstance(given, str | Path):
+        return load_config(given, overrides), str(given)
+    if not isinstance(given, Config | Mapping):
+        raise MarftError(f"a config is a path, a mapping or a marft.Config, not a {type(given).__name__}")
+    raw = given.model_dump(mode="json") if isinstance(given, Config) else given
+    return parse_config(raw, "config", overrides), "config"
+
+
+def load_config(path: str | Path, overrides: Overrides = ()) -> Config:
+    """Read a YAML config and apply `key.path=value` overrides (values are YAML), or a mapping of key paths to values.
 
     Raises `MarftError` with one sentence naming the file and the key.
     """
@@ -33,24 +53,16 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise MarftError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise MarftError(f"{path}: must hold a mapping of keys such as `team:` and `environment:`")
-    # What a preset is made of can be overridden like anything written out, so the choice of preset comes first
-    first = [each for each in overrides if each.startswith(("team.preset=", "team.anonymous=", "learner="))]
-    written = raw.get("learner")
-    for override in first:
-        _apply_override(raw, override)
-    chosen = None
-    if any(each.startswith("learner=") for each in first):
-        written, chosen = None, raw.get("learner")  # `learner=null`: none, whatever the file says
-    raw = expand_learner({**expand_preset(raw, str(path)), "learner": written}, str(path), chosen)
-    for override in overrides:
-        if override not in first:
-            _apply_override(raw, override)
-    return parse_config(raw, source=str(path))
+    return parse_config(raw, str(path), overrides)
 
 
-def parse_config(raw: Mapping[str, Any], source: str = "config") -> Config:
-    """Validate a mapping, its `team.preset` and `learner` written out first; `source` names its origin in errors."""
-    return validate(Config, expand_learner(expand_preset(raw, source), source), source)
+def parse_config(raw: Mapping[str, Any], source: str = "config", overrides: Overrides = ()) -> Config:
+    """Validate a mapping with overrides as `load_config` takes them, its `team.preset` and `learner` written out first.
+
+    `source` names its origin in errors.
+    """
+    changed = _overridden(raw, _pairs(overrides), source) if overrides else raw
+    return validate(Config, expand_learner(expand_preset(changed, source), source), source)
 
 
 def dump_config(config: Config) -> str:
@@ -58,7 +70,15 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> None:
+def _pairs(overrides: Overrides) -> list[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        return list(overrides.items())
+    if isinstance(overrides, str):  # a sequence too, of letters
+        raise MarftError(f"override '{overrides}': give a list of them, as in [{overrides!r}]")
+    return [_pair(override) for override in overrides]
+
+
+def _pair(override: str) -> tuple[str, Any]:
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise MarftError(f"override '{override}': write it as key=value, for example update.lr=0.001")
@@ -69,6 +89,30 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as text; a person means the number
         with contextlib.suppress(ValueError):
             value = float(value)
+    return key, value
+
+
+def _overridden(given: Mapping[str, Any], pairs: Sequence[tuple[str, Any]], source: str) -> dict[str, Any]:
+    """A copy in which every key has its new value."""
+    raw = copy.deepcopy(dict(given))
+    # What a preset is made of can be overridden like anything written out, so the choice of preset comes first
+    first = ("team.preset", "team.anonymous", "learner")
+    written = raw.get("learner")
+    for key, value in pairs:
+        if key in first:
+            _put(raw, key, value)
+    chosen = None
+    if any(key == "learner" for key, _ in pairs):
+        written, chosen = None, raw.get("learner")  # `learner=null`: none, whatever the file says
+    raw = expand_learner({**expand_preset(raw, source), "learner": written}, source, chosen)
+    for key, value in pairs:
+        if key not in first:
+            _put(raw, key, value)
+    return raw
+
+
+def _put(raw: dict[str, Any], key: str, value: Any) -> None:
+    override = f"{key}={value}"
     *path, last = key.split(".")
     place: Any = raw
     for part in path:

@@ -6,7 +6,6 @@ naming the first rule that does not hold.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import pickle
@@ -16,6 +15,7 @@ from numbers import Real
 from typing import Any
 
 from marft.environments.base import Environment, Outcome
+from marft.running import result_of
 from marft.types import MarftError, Split, Task
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
@@ -137,7 +137,7 @@ def _step(env: Environment, state: Any, said: Mapping[str, str]) -> Outcome:
     try:
         outcome = env.step(state, dict(said))
         if inspect.isawaitable(outcome):
-            outcome = asyncio.run(wait(outcome))
+            outcome = result_of(wait(outcome))
     except Exception as error:
         raise EnvironmentFault(f"step failed on the messages {dict(said)!r}: {error!r}") from error
     _require(isinstance(outcome, Outcome), f"step must return an Outcome, not a {type(outcome).__name__}")

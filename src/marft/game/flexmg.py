@@ -19,6 +19,7 @@ from marft.config import (
 )
 from marft.environments import build_environment
 from marft.environments.base import Environment
+from marft.environments.paid import Paid, RewardFault, own_state
 from marft.game.dependency import Dependency, Graph, Static, chain, graph, parallel
 from marft.game.organisation import Debate, Orchestrated, Organisation, debate, orchestrated
 from marft.game.workflow import Workflow
@@ -86,7 +87,7 @@ class FlexMG:
     def graph_at(self, state: Any, turn: int) -> Graph:
         """D(state, turn), checked against the team: raises `MarftError` naming the turn when it does not fit."""
         assert not isinstance(self.dependency, Debate | Orchestrated), "an organisation is played by its own rules"
-        found: Any = self.dependency(state, turn)
+        found: Any = self.dependency(own_state(state), turn)
         if not isinstance(found, Graph):
             raise MarftError(f"turn {turn}: the dependency function gave a {type(found).__name__}, not a Graph")
         try:
@@ -100,7 +101,7 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     """The game a config describes; raises `MarftError` naming `source` and the key."""
     agents = tuple(_build_agent(agent, config) for agent in config.team.agents)
     dependency = _build_dependency(config.team, source)
-    environment = build_environment(config.environment, source)
+    environment = _build_environment(config, source)
     attempts = getattr(environment, "attempts", 1)
     if attempts > config.team.turns:  # the last attempt, which pays, would never be made
         raise MarftError(
@@ -110,6 +111,17 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     if workflow is not None and not inspect.iscoroutinefunction(workflow):
         raise MarftError(f"{source}: team.workflow: '{config.team.workflow}' must be an `async def`")
     return FlexMG(agents, dependency, environment, config.team.turns, workflow, config.team.message)
+
+
+def _build_environment(config: Config, source: str) -> Environment:
+    environment = build_environment(config.environment, source)
+    if config.reward is None:
+        return environment
+    key = f"{source}: reward"
+    try:
+        return Paid(environment, _import_function(config.reward, key, "reward function"), config.reward)
+    except RewardFault as error:
+        raise MarftError(f"{key}: {error}") from None
 
 
 def _build_agent(agent: AgentConfig, config: Config) -> Agent:

@@ -6,21 +6,18 @@ earlier. Neither needs the other, so where play has weights of its own both go o
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from marft.learn.clock import Clock
 from marft.learn.memory import Memory, Round
 from marft.learn.play import Played, play_iteration
 from marft.run.progress import Watcher
+from marft.running import beside, result_of
 from marft.team import Team
 from marft.types import Episode
 
-T = TypeVar("T")
 Learn = Callable[[Sequence[Episode], Watcher], dict[str, Any]]
 """What is to be done with episodes; returns what it says of itself."""
 
@@ -46,7 +43,7 @@ def play_and_learn(
         _note(memory, iteration, played)
     else:
         with clock.phase("rollout"):
-            played = asyncio.run(play_iteration(team, memory.record, iteration, watcher))
+            played = result_of(play_iteration(team, memory.record, iteration, watcher))
             team.rest()
         _note(memory, iteration, played)
         learnt = _learn(memory.due(*late), learn, watcher)
@@ -66,43 +63,6 @@ def hold(team: Team) -> None:
     adapters = tuple(dict.fromkeys(agent.adapter for agent in team.game.agents))
     for generator in {id(seat.generator): seat.generator for seat in team.seats.values()}.values():
         generator.hold(adapters)
-
-
-@contextmanager
-def beside(work: Coroutine[Any, Any, T]) -> Iterator[Future[T]]:
-    """Run a coroutine in a thread and on a loop of its own while the body runs here; the future has its result.
-
-    It has ended when the context is left: whatever the body raises (a second Ctrl-C too) cancels it.
-    """
-    result: Future[T] = Future()
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
-
-    async def turn() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        started.set_result((asyncio.get_running_loop(), task))
-        return await work
-
-    def run() -> None:
-        try:
-            result.set_result(asyncio.run(turn()))
-        except BaseException as error:  # it belongs to whoever asks for the result
-            result.set_exception(error)
-            if not started.done():  # there was no loop to be had
-                started.set_exception(error)
-
-    thread = threading.Thread(target=run, name="play", daemon=True)  # daemon: a third Ctrl-C must not wait for it
-    thread.start()
-    try:
-        yield result
-    except BaseException:
-        if started.exception() is None:
-            loop, task = started.result()
-            with suppress(RuntimeError):  # the loop is closed: it has just ended
-                loop.call_soon_threadsafe(task.cancel)
-        raise
-    finally:
-        thread.join()
 
 
 class Both:
@@ -143,6 +103,10 @@ class Side:
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Passed on."""
         self._both.tell(lambda watcher: watcher.iteration(metrics))
+
+    def episode(self, episode: Episode) -> None:
+        """Passed on."""
+        self._both.tell(lambda watcher: watcher.episode(episode))
 
     def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
         """Passed on."""

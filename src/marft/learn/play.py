@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from marft.learn.curriculum import Record, Result, choose, noted, ordered, upcom
 from marft.learn.repetition import repeated
 from marft.rollout import Plan, rollout
 from marft.run.progress import Watcher
+from marft.running import result_of
 from marft.team import Team
 from marft.types import Episode, MarftError
 
@@ -108,7 +108,7 @@ async def play_groups(
 
 def play_plans(team: Team, plans: Sequence[Plan], watcher: Watcher, title: str) -> list[Episode]:
     """Play plans with progress; stops the run when more than the allowed share of episodes fails."""
-    return asyncio.run(play_all(team, plans, watcher, title))
+    return result_of(play_all(team, plans, watcher, title))
 
 
 async def play_all(
@@ -119,6 +119,7 @@ async def play_all(
 
     def finished(episode: Episode) -> None:
         done["all"] += 1
+        watcher.episode(episode)
         watcher.phase(title, done["all"], len(plans))
 
     watcher.phase(title, 0, len(plans))

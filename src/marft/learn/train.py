@@ -76,12 +76,12 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     reports: dict[str, Any] = {}
     episodes: list[Episode] = []
     saving = 0.0  # seconds the last checkpoint took: they count in the next row, because a row is written before it
-    with MetricsWriter(run, first, config.run.tensorboard) as writer:
+    with MetricsWriter(run, first, config.run, watcher.note) as writer:
         guard = Guard(run, team, training.optimisers, training.memory, watcher)
         guard.begin()
         watcher.start(summary(team, run), config.iterations, first)
         if first == 0:
-            reports["before"] = record_evaluation(training, run, 0, watcher, "Before training")
+            reports["before"] = record_evaluation(training, writer, 0, watcher, "Before training")
         for iteration in range(first, config.iterations):
             if stop.requested:
                 if iteration > first and checkpoint.iterations(run)[-1:] != [iteration]:
@@ -98,7 +98,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
             if due and iteration + 1 < config.iterations:
                 with clock.phase("evaluate"):
                     reports[str(iteration + 1)] = record_evaluation(
-                        training, run, iteration + 1, watcher, f"After iteration {iteration + 1}"
+                        training, writer, iteration + 1, watcher, f"After iteration {iteration + 1}"
                     )
             if records:
                 with clock.phase("save"):
@@ -112,7 +112,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
             guard.end_if_hopeless()
         # Also on resuming a run that was stopped between its last checkpoint and this evaluation
         if config.iterations not in run.read_evaluations() and not stop.requested:
-            reports["after"] = record_evaluation(training, run, config.iterations, watcher, "After training")
+            reports["after"] = record_evaluation(training, writer, config.iterations, watcher, "After training")
     return reports
 
 
@@ -242,14 +242,15 @@ def _carry_after(learner: Learner, lesson: Lesson, carry: Tensor, acting: Tensor
     return carry_on(carry, log_ratio, lesson.batch.episode, lesson.batch.turn, acting, config.carry_clip)
 
 
-def record_evaluation(training: Training, run: RunDirectory, iteration: int, watcher: Watcher, title: str) -> Any:
+def record_evaluation(training: Training, writer: MetricsWriter, iteration: int, watcher: Watcher, title: str) -> Any:
     """Evaluate, write report and episodes, and show the report; None when evaluation is off."""
     team = training.team
     if not team.config.evaluation.tasks:
         return None
     evaluation = held_out(team, watcher)
-    run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.spell)
-    run.write_evaluation(iteration, evaluation.report)
+    writer.run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.spell)
+    writer.run.write_evaluation(iteration, evaluation.report)
+    writer.evaluation(iteration, evaluation.report)
     watcher.evaluation(title, evaluation.headline)
     return evaluation.report
 

@@ -82,9 +82,7 @@ def latest(run: RunDirectory) -> Path | None:
 
 def iterations(run: RunDirectory) -> list[int]:
     """The numbers of all checkpoints, oldest first."""
-    if not run.checkpoints.is_dir():
-        return []
-    return sorted(int(each.name) for each in run.checkpoints.iterdir() if _FOLDER.fullmatch(each.name))
+    return run.checkpoint_numbers()
 
 
 def named(run: RunDirectory, name: str) -> Path:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from marft.run.benchmark import Terms, Worlds, teams_on
 from marft.run.evaluate import Evaluation, held_out, task_means
-from marft.run.opening import open_team
+from marft.run.opening import is_run, open_team
 from marft.run.preflight import check_prompts
 from marft.run.progress import Watcher
 from marft.run.statistics import paired_bootstrap
@@ -80,7 +79,7 @@ def _entrants(
 ) -> tuple[dict[str, Team], Team]:
     """A run's team on each benchmark, under the first run's conditions (None: this is the first); and the first."""
     # An untrained team, from a config, may be among the runs
-    team, _ = open_team(target, checkpoint if Path(target).is_dir() else None, overrides)
+    team, _ = open_team(target, checkpoint if is_run(target) else None, overrides)
     first = first or team
     retention = {"retention": False, "influence": bool(terms.influence)}
     same = {"seed": first.config.seed, "evaluation": first.config.evaluation.model_copy(update=retention)}

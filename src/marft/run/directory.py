@@ -21,13 +21,14 @@ from marft.types import Action, Episode, MarftError, Spelt, Trace
 
 Spell = Callable[[Action], Spelt]
 LOOK = 0.3  # seconds: who asks whether a run is live holds its lock for an instant
+_CHECKPOINT = re.compile(r"\d{6,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run on disk: `config.yaml`, `metrics.jsonl`, `episodes/*.jsonl`, `learnt/NNNNNN.jsonl`, `tensorboard/`,
-    `evaluations/NNNNNN.json`, `checkpoints/NNNNNN/`."""
+    """A run on disk: `config.yaml`, `metrics.jsonl`, `episodes/*.jsonl`, `learnt/NNNNNN.jsonl`,
+    `evaluations/NNNNNN.json`, `checkpoints/NNNNNN/`; and what trackers keep, such as `tensorboard/`."""
 
     path: Path
 
@@ -55,6 +56,12 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
+
+    def checkpoint_numbers(self) -> list[int]:
+        """After how many iterations there is a checkpoint, oldest first; half-written ones do not count."""
+        if not self.checkpoints.is_dir():
+            return []
+        return sorted(int(each.name) for each in self.checkpoints.iterdir() if _CHECKPOINT.fullmatch(each.name))
 
     @classmethod
     def create(cls, config: Config, at: str | Path | None = None) -> RunDirectory:

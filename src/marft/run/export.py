@@ -18,6 +18,7 @@ from marft.models.base import BUILT_IN, Base, load_base, quiet
 from marft.models.policy import Policy
 from marft.models.weights import LORA_FILE
 from marft.run import checkpoint
+from marft.run.card import Subject, about_limits, about_results, about_serving, about_team, about_training, front_matter
 from marft.run.directory import RunDirectory, fsync, write_text
 from marft.types import MarftError
 
@@ -52,8 +53,8 @@ def export_agent(
             _write_merged(base, model, config.lora, agent, source, folder)
         else:
             _write_adapter(base, model, agent, source, folder, target)
-        origin = f"checkpoint {source.name} of the run `{run.path.name}`"
-        write_text(folder / "README.md", _readme(game, agent, base, merge, (folder / "base").is_dir(), origin))
+        subject = Subject(run, config, game, int(source.name), merge)
+        write_text(folder / "README.md", _readme(subject, agent, base, (folder / "base").is_dir()))
     return target
 
 
@@ -104,8 +105,13 @@ def _sampling(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _readme(game: FlexMG, agent: Agent, base: Base, merge: bool, has_base: bool, origin: str) -> str:
-    return f"""# {agent.name}
+def _readme(subject: Subject, agent: Agent, base: Base, has_base: bool) -> str:
+    merge = subject.merged
+    origin = f"checkpoint {subject.iteration:06d} of the run `{subject.name}`"
+    serving = about_serving("./base" if has_base else base.name, {agent.name: "."}, subject.config.lora.r)
+    return f"""{front_matter(subject, (agent.name,))}
+
+# {agent.name}
 
 One agent of a team trained with marft: {origin}, on the model {base.name}. {_contents(merge, has_base)}
 
@@ -123,13 +129,23 @@ print(tokenizer.decode(reply[0, inputs["input_ids"].shape[1]:], skip_special_tok
 
 The settings of `generate` are those of training; `do_sample=False` gives the most probable reply instead.
 
+{about_serving(".", {}, 0) if merge else serving}
+
 ## What it reads
 
-{_reading(game, agent)}
+{_reading(subject.game, agent)}
 
 ## Profile
 
 {_quote(agent.profile) if agent.profile else "None: the agent was trained without a system prompt."}
+
+{about_team(subject)}
+
+{about_training(subject)}
+
+{about_results(subject)}
+
+{about_limits(subject)}
 """
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from marft.config import Config, dump_config, load_config
+from marft.config import Config, Given, Overrides, dump_config, read_config
 from marft.learn.play import TooManyFailed
 from marft.learn.train import train
 from marft.run import checkpoint
@@ -17,6 +18,7 @@ from marft.run.interrupt import GracefulStop
 from marft.run.preflight import check_prompts
 from marft.run.progress import Watcher
 from marft.run.statistics import Interval, paired_difference
+from marft.run.trackers import check_trackers
 from marft.team import Team, build_team
 from marft.types import MarftError
 
@@ -43,21 +45,22 @@ class Outcome:
     exit_code: int
 
 
-def start(config_file: str, overrides: Sequence[str], at: str | None, watcher: Watcher) -> Outcome:
+def start(given: Given, overrides: Overrides, at: str | Path | None, watcher: Watcher) -> Outcome:
     """Train a new run. Everything that can be wrong with a config is found before its folder is made."""
-    config = load_config(config_file, overrides)
-    team = build_team(config, config_file)
-    check_prompts(team, config_file)
+    config, source = read_config(given, overrides)
+    check_trackers(config.run, source)
+    team = build_team(config, source)
+    check_prompts(team, source)
     run = RunDirectory.create(config, at)
     with run.lock(), _stop(watcher) as stop, _failures_kept(team, run):
         train(team, run, watcher, stop)
     return _outcome(run, config, stop)
 
 
-def resume(config_file: str | None, overrides: Sequence[str], at: str, watcher: Watcher) -> Outcome:
+def resume(given: Given | None, overrides: Overrides, at: str | Path, watcher: Watcher) -> Outcome:
     """Go on with a run from its newest checkpoint; a run that is complete is left as it is."""
     run = RunDirectory.open(at)
-    config = _config_to_resume(run, config_file, overrides)
+    config = _config_to_resume(run, given, overrides)
     with run.lock():
         checkpoint.clean(run)
         done = _done(run)
@@ -66,6 +69,7 @@ def resume(config_file: str | None, overrides: Sequence[str], at: str, watcher: 
         evaluated = not config.evaluation.tasks or config.iterations in run.read_evaluations()
         if done == config.iterations and evaluated:
             return Outcome(run, done, config.iterations, 0)
+        check_trackers(config.run, str(run.config_file))
         team = build_team(config, str(run.config_file))
         write_text(run.config_file, dump_config(config))
         with _stop(watcher) as stop, _failures_kept(team, run):
@@ -106,8 +110,9 @@ def _task_means(run: RunDirectory, iteration: int, tasks: int, kind: str) -> dic
     return {task: sum(each) / len(each) for task, each in wins.items()}
 
 
-def _config_to_resume(run: RunDirectory, config_file: str | None, overrides: Sequence[str]) -> Config:
-    """The run's own config with what may change; a config file given beside it must say the same."""
+def _config_to_resume(run: RunDirectory, given: Given | None, overrides: Overrides) -> Config:
+    """The run's own config with what may change; a config given beside it must say the same."""
+    config, _ = read_config(run.config_file, overrides)
     for override in overrides:
         key = override.partition("=")[0]
         if key not in CHANGEABLE:
@@ -115,16 +120,15 @@ def _config_to_resume(run: RunDirectory, config_file: str | None, overrides: Seq
                 f"override '{override}': a run goes on with the config it was started with ({run.config_file}); only "
                 f"{', '.join(CHANGEABLE)} may change with --resume"
             )
-    recorded = run.config()
-    if config_file is not None:
-        given = load_config(config_file).model_dump(mode="json")
-        differing = _first_difference(given, recorded.model_dump(mode="json"))
+    if given is not None:
+        beside, source = read_config(given)
+        differing = _first_difference(beside.model_dump(mode="json"), run.config().model_dump(mode="json"))
         if differing is not None:
             raise MarftError(
-                f"{config_file}: '{differing}' is not what the run was started with ({run.config_file}); start a new "
+                f"{source}: '{differing}' is not what the run was started with ({run.config_file}); start a new "
                 "run, or leave the config file out to go on as before"
             )
-    return load_config(run.config_file, overrides)
+    return config
 
 
 def _first_difference(given: Any, recorded: Any, prefix: str = "") -> str | None:

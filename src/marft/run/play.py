@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +18,9 @@ from marft.game.organisation import Debate, Orchestrated
 from marft.generate.base import Generator, Reply, Request, Usage
 from marft.models.chat import Chat
 from marft.rollout import Plan, rollout
+from marft.run.answer import Answer
 from marft.run.trace import played
+from marft.running import result_of
 from marft.team import Team
 from marft.types import Episode, MarftError, Split, Task
 
@@ -63,13 +65,23 @@ class Conversation:
         return Outcome(after, 0.0, terminated=after.turn == self._turns)
 
 
+class Listener(Protocol):
+    """Anyone who hears a team speak."""
+
+    def token(self, speaker: str, token: int) -> None:
+        """One more token of a message."""
+        ...
+
+    def finished(self, speaker: str, reply: Reply) -> None:
+        """A message is complete."""
+        ...
+
+
 class Overheard:
     """A `Generator` that tells of every token and every finished reply, with the name of the speaker."""
 
-    def __init__(
-        self, inner: Generator, token: Callable[[str, int], None], finished: Callable[[str, Reply], None]
-    ) -> None:
-        self._inner, self._token, self._finished = inner, token, finished
+    def __init__(self, inner: Generator, listener: Listener) -> None:
+        self._inner, self._listener = inner, listener
 
     @property
     def version(self) -> int:
@@ -83,8 +95,8 @@ class Overheard:
 
     async def generate(self, request: Request) -> Reply:
         """The inner generator's reply."""
-        reply = await self._inner.generate(replace(request, on_token=partial(self._token, request.speaker)))
-        self._finished(request.speaker, reply)
+        reply = await self._inner.generate(replace(request, on_token=partial(self._listener.token, request.speaker)))
+        self._listener.finished(request.speaker, reply)
         return reply
 
     @property
@@ -135,31 +147,41 @@ class Voices:
 
 
 def ask(team: Team, question: str, console: Console, number: int = 0, greedy: bool = True, turns: int = 0) -> Episode:
-    """Play one episode on `question`, showing who says what as it is said; `number` varies the draws of sampled play.
-
-    `turns` 0 lets `natural_turns` decide. Raises `MarftError` naming the agent that could not speak.
-    """
+    """`answer`, showing who says what as it is said, and who read whom; returns the episode."""
     voices = Voices(console, {name: seat.chat for name, seat in team.seats.items()})
-    turns = turns or natural_turns(team.game)
-    game = replace(team.game, environment=Conversation(turns), turns=turns)
-    seats = {
-        name: replace(seat, generator=Overheard(seat.generator, voices.token, voices.finished))
-        for name, seat in team.seats.items()
-    }
-    stage = replace(team.stage, game=game, seats=seats)
-    plan = Plan(Task("question", question), 0, (QUESTION_SEED, team.config.seed, number, 0), 0, greedy)
     if console.is_terminal:
         with Live(console=console, get_renderable=voices.panel, refresh_per_second=12, transient=True) as live:
             voices.refresh = live.refresh
-            (episode,) = asyncio.run(rollout(stage, [plan]))
+            episode = answer(team, question, number, greedy, turns, voices).episode
     else:
-        (episode,) = asyncio.run(rollout(stage, [plan]))
+        episode = answer(team, question, number, greedy, turns, voices).episode
+    lines = played(episode)
+    for turn, line in enumerate(lines, start=1):
+        when = f" in turn {turn}" if len(lines) > 1 else ""
+        console.print(f"who read whom{when}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    return episode
+
+
+def answer(
+    team: Team, question: str, number: int = 0, greedy: bool = True, turns: int = 0, listener: Listener | None = None
+) -> Answer:
+    """Play one episode on `question`; `number` varies the draws of sampled play, `listener` hears it as it is said.
+
+    `turns` 0 lets `natural_turns` decide. Raises `MarftError` naming the agent that could not speak.
+    """
+    if not isinstance(question, str):
+        raise MarftError(f"a question is a text, not a {type(question).__name__}")
+    turns = turns or natural_turns(team.game)
+    game = replace(team.game, environment=Conversation(turns), turns=turns)
+    seats = team.seats
+    if listener is not None:
+        seats = {name: replace(seat, generator=Overheard(seat.generator, listener)) for name, seat in seats.items()}
+    stage = replace(team.stage, game=game, seats=seats)
+    plan = Plan(Task("question", question), 0, (QUESTION_SEED, team.config.seed, number, 0), 0, greedy)
+    (episode,) = result_of(rollout(stage, [plan]))
     if episode.error:
         raise MarftError(f"{episode.error.who} could not answer: {episode.error.reason}")
-    for number, line in enumerate(played(episode), start=1):
-        turn = f" in turn {number}" if turns > 1 else ""
-        console.print(f"who read whom{turn}: {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
-    return episode
+    return Answer.of(episode)
 
 
 def natural_turns(game: FlexMG) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -23,6 +22,7 @@ from marft.plan.crews import crews_of
 from marft.rollout import Plan, Stage, rollout
 from marft.run.evaluate import NEUTRAL_TEXT
 from marft.run.offline import offline_game, source_of
+from marft.running import result_of
 from marft.team import Team
 from marft.tools import build_tools, choose_tools
 from marft.tools.config import McpConfig
@@ -106,7 +106,7 @@ def rehearse(stage: Stage, tasks: Sequence[Task], wordy: bool, source: str) -> l
     rehearsals = {name: _rehearsal(seat.chat, wordy, callers.get(name, ("",))) for name, seat in stage.seats.items()}
     seats = {name: replace(seat, generator=rehearsals[name]) for name, seat in stage.seats.items()}
     plans = [Plan(task, 0, (0, number), number) for number, task in enumerate(tasks)]
-    episodes = asyncio.run(rollout(replace(stage, game=game, seats=seats), plans))
+    episodes = result_of(rollout(replace(stage, game=game, seats=seats), plans))
     for episode in episodes:
         # What fails only after a message was said is for training to count, or for `check_environment` to name
         if episode.error and not episode.actions:

@@ -13,6 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from marft.types import Episode
+
 # What an iteration's line shows, if the metrics have it: key, label, format
 COLUMNS = (
     ("success", "success ", "{:.2f}"),
@@ -24,7 +26,11 @@ COLUMNS = (
 
 
 class Watcher(Protocol):
-    """Anyone who follows a run: told of its start, then of phases, iterations and evaluations, then of its end."""
+    """Anyone who follows a run: told of its start, of phases, episodes, iterations and evaluations, and of its end.
+
+    It is told of one thing at a time. Phases and episodes may come from the thread that plays. What a watcher raises
+    ends the run.
+    """
 
     def start(self, summary: Mapping[str, object], iterations: int = 0, first: int = 0) -> None:
         """The run begins: what to show of its config, how many iterations in all, and the first one to be played."""
@@ -32,6 +38,10 @@ class Watcher(Protocol):
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         """What is going on now, such as ("playing", 37, 64) or ("updating planner")."""
+        ...
+
+    def episode(self, episode: Episode) -> None:
+        """An episode has ended, as played or failed: in training, or in an evaluation (with swapped messages too)."""
         ...
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
@@ -61,6 +71,9 @@ class Silent:
         """Nothing."""
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
+        """Nothing."""
+
+    def episode(self, episode: Episode) -> None:
         """Nothing."""
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
@@ -107,6 +120,9 @@ class Progress:
         self._phase = f"{name}{count}"
         if self._live is None and self._clock() - self._printed > QUIET:
             self._print(f"… {self._phase}")
+
+    def episode(self, episode: Episode) -> None:
+        """Nothing by itself: the phase counts them."""
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Print one line and move the bar."""

@@ -17,6 +17,7 @@ from marft.run.launch import Change
 from marft.run.preflight import Room
 from marft.run.statistics import Interval
 from marft.team import Team
+from marft.types import Episode
 
 # How a task may be played: its key in a report, and what a table says of it
 PARTS = {"sampled": "sampled, {samples} each", "greedy": "greedy", "no_verdict": "sampled, without verdict"}
@@ -52,6 +53,9 @@ class Phases:
             self._bars.remove_task(self._bar)  # a new one, because a total once known cannot be unknown again
             self._bar = self._bars.add_task(name, total=total)
         self._bars.update(self._bar, completed=done or 0, total=total)
+
+    def episode(self, episode: Episode) -> None:
+        """Nothing by itself: the phase counts them."""
 
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Nothing is trained."""

@@ -43,7 +43,7 @@ RELAY: Mapping[str, Any] = {
     "rollout.sampling.max_tokens": 2,
     "evaluation.tasks": 2,
     "evaluation.samples": 2,
-    "run.tensorboard": False,
+    "run.trackers": [],
     "run.save_every": 1,
 }
 

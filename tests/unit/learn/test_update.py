@@ -225,7 +225,9 @@ def test_the_clip_stops_what_went_far_enough(level):
 def test_the_entropy_bonus_makes_replies_less_certain():
     small = Small()
     learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.05))
-    before, after = (update_agent(learner, small.flat(), small.rows(), small.config(entropy=1.0), 0).stats for _ in range(2))
+    before, after = (
+        update_agent(learner, small.flat(), small.rows(), small.config(entropy=1.0), 0).stats for _ in range(2)
+    )
     assert after["loss"] < before["loss"] - 1e-3  # with all advantages 0, the loss is minus the mean entropy
 
 
@@ -234,7 +236,9 @@ def test_the_reference_kl_pulls_towards_the_base():
     reference = batch_logprobs(small.policy, small.batch, [None] * small.batch.rows, small.lesson.temperature, 1000)
     lesson = small.flat(reference=reference)
     learner = Learner(small.policy, "ann", torch.optim.SGD(small.policy.parameters("ann").values(), 0.05))
-    before, after = (update_agent(learner, lesson, small.rows(), small.config(kl_reference=1.0), 0).stats for _ in range(2))
+    before, after = (
+        update_agent(learner, lesson, small.rows(), small.config(kl_reference=1.0), 0).stats for _ in range(2)
+    )
     assert 0 < after["reference_kl"] < 0.9 * before["reference_kl"]
     gradient, stats = small.gradient(lesson, kl_reference=1.0, kl_in="reward")  # it went into the reward instead
     assert not gradient.any()

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 from marft.config import parse_config
 from marft.run.directory import RunDirectory
@@ -76,7 +77,7 @@ def test_logits_equal_the_policys_without_marft(trained, tmp_path):
         states = backbone(input_ids=torch.tensor([ids]), attention_mask=mask, use_cache=False).last_hidden_state
         expected = team.backends[0].base.head(states)[0]
     arguments = [str(adapter), str(merged), json.dumps(ids), str(tmp_path / "found.json")]
-    subprocess.run([sys.executable, "-c", LOAD, *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LOAD, *arguments], check=True, capture_output=True, timeout=300)
     found = json.loads((tmp_path / "found.json").read_text())
     for name in ("adapter", "adapter, by transformers", "merged"):
         assert torch.allclose(torch.tensor(found[name]), expected, atol=1e-5), name
@@ -93,6 +94,11 @@ def test_the_folder_says_what_it_is(trained, tmp_path):
     assert "checkpoint 000005" in text
     assert "holds no task" in text
     assert "It reads: planner." in text
+    data = ModelCard.load(folder / "README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("peft", "text-generation")
+    assert "vllm serve ./base --enable-lora --lora-modules solver=." in text
+    for section in ("## Team", "## Training", "## Results", "## Limits"):
+        assert f"\n{section}\n" in text
     settings = json.loads((folder / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str((folder / "base").resolve())
     assert "> Never say no." in (export_agent(run, "planner") / "README.md").read_text(encoding="utf8")

@@ -42,7 +42,7 @@ class Run:
         world = World(pay=lambda said: float(said[-1]["ann"].count("a")))
         self.team = team_of(
             *agents, world=world, critic={"warmup": 0}, guard={"action": action, **guard},
-            credit={"normalise": normalise}, run={"tensorboard": False, "keep_last": 1},
+            credit={"normalise": normalise}, run={"trackers": [], "keep_last": 1},
         )  # fmt: skip
         self.training = Training.of(self.team)
         self.directory = RunDirectory(path) if path.exists() else RunDirectory.create(self.team.config, path)
@@ -59,7 +59,7 @@ class Run:
         iterate(self.training, iteration, Clock(), Silent())
         told = self.guard.look(iteration, row(**stats))
         self.team.load(iteration + 1)
-        with MetricsWriter(self.directory, iteration, tensorboard=False) as writer:
+        with MetricsWriter(self.directory, iteration) as writer:
             writer.write(iteration, told)
         save_if_due(self.training, self.directory, iteration, self.guard)
         return told

@@ -1,0 +1,103 @@
+// From what the data source gives to what a chart draws: the same quantities of several runs, on one axis.
+//
+// A shown run is {index, label, agents, metrics, evaluations}. A spec names the quantities of a chart:
+//   {title, term, match: /expression over keys, its group is the name/, format, range, quantiles, order, several}
+//   several: drawn only where a team has several agents
+//   or {title, term, measure: "success" | "reward"}: play with its band, held-out evaluations as marks.
+
+import { onto, smoothed, union } from "marft/plot";
+
+// The runs with their place among all, which gives each its colour and dash.
+export function placed(runs, all) {
+  return runs.map((run) => ({ ...run, index: all.findIndex((one) => one.id === run.id), label: run.name }));
+}
+
+// All iterations of play and of evaluations.
+export function iterationsOf(shown) {
+  return union(shown.flatMap((run) => [run.metrics.iterations, run.evaluations.map((one) => one.iteration)]));
+}
+
+// Names in the order the team declares them, others after, whatever the order of keys in a row.
+export function namesOf(shown, match, order = []) {
+  const found = new Set();
+  for (const run of shown)
+    for (const key of Object.keys(run.metrics.series)) {
+      const hit = match.exec(key);
+      if (hit) found.add(hit[1] ?? key);
+    }
+  const declared = [...order, ...shown.flatMap((run) => run.agents)];
+  const place = (name) => (declared.includes(name) ? declared.indexOf(name) : declared.length);
+  return [...found].sort((a, b) => place(a) - place(b) || a.localeCompare(b));
+}
+
+function smooth(one, weight) {
+  return weight > 0 ? { ...one, raw: one.values, values: smoothed(one.values, weight) } : one;
+}
+
+function keyOf(run, match, name) {
+  return Object.keys(run.metrics.series).find((key) => {
+    const hit = match.exec(key);
+    return hit && (hit[1] ?? key) === name;
+  });
+}
+
+function lineOf(spec, run, name, x, weight, look) {
+  const key = keyOf(run, spec.match, name);
+  if (!key) return [];
+  const values = (which) => onto(x, run.metrics.iterations, run.metrics.series[which]);
+  const one = { ...look, values: values(key) };
+  const [low, high] = (spec.quantiles ?? []).map((part) => values(key.replace(/p50$/, part)));
+  return [low ? { ...one, low, high } : smooth(one, weight)];
+}
+
+// The lines of one run, told apart by colour and dash.
+export function linesOf(spec, run, x, weight, keep = () => true) {
+  const names = namesOf([run], spec.match, spec.order).filter(keep);
+  const place = (name, index) => (run.agents.includes(name) ? run.agents.indexOf(name) : index);
+  return names.flatMap((name, index) => lineOf(spec, run, name, x, weight,
+    { label: spec.match.test(name) ? spec.title : name, colour: place(name, index), dash: place(name, index) }));
+}
+
+function facetsOf(spec, shown, x, weight, keep = () => true) {
+  const names = namesOf(shown, spec.match, spec.order).filter(keep);
+  const drawn = names.map((name) => ({
+    title: names.length > 1 ? `${spec.title}: ${name}` : spec.title,
+    series: shown.flatMap((run) => lineOf(spec, run, name, x, weight,
+      { label: run.label, colour: run.index, dash: run.index })),
+  }));
+  const nothing = ({ series }) => series.every((one) => one.values.every((value) => !value));
+  return spec.several ? drawn.filter((one) => !nothing(one)) : drawn;
+}
+
+function marksOf(run, x, measure, kind, single) {
+  const from = run.evaluations.map((one) => one.iteration);
+  const part = (name) => onto(x, from, run.evaluations.map((one) => one[kind]?.[measure]?.[name] ?? null));
+  const label = `held-out, ${kind}`;
+  return { label: single ? label : `${run.label}, ${label}`, groups: single ? [label] : [run.label, label],
+    colour: single ? (kind === "greedy" ? 1 : 2) : run.index, dash: 0,
+    marks: kind === "greedy" ? "circle" : "diamond", values: part("mean"), low: part("low"), high: part("high") };
+}
+
+// Success or reward of play with its band, and of held-out evaluations as marks.
+function outcomeOf(spec, shown, x, weight) {
+  const single = shown.length === 1;
+  const lines = shown.filter((run) => run.metrics.series[spec.measure]).map((run) => {
+    const bounds = run.metrics.intervals?.[spec.measure];
+    const onX = (values) => onto(x, run.metrics.iterations, values);
+    const one = { label: single ? "play" : run.label, colour: single ? 0 : run.index, dash: single ? 0 : run.index,
+      values: onX(run.metrics.series[spec.measure]) };
+    const banded = bounds ? { ...one, low: onX(bounds.low), high: onX(bounds.high) } : one;
+    return smooth(banded, weight);
+  });
+  const marks = shown.flatMap((run) => ["greedy", "sampled"].map((kind) => marksOf(run, x, spec.measure, kind, single)))
+    .filter((one) => one.values.some((value) => value !== null));
+  return [...lines, ...marks];
+}
+
+// The charts of a spec: [{title, series}]; none where nothing was measured.
+export function chartsOf(spec, shown, x, weight, keep) {
+  const drawn = spec.measure ? [{ title: spec.title, series: outcomeOf(spec, shown, x, weight) }]
+    : shown.length > 1 ? facetsOf(spec, shown, x, weight, keep)
+    : [{ title: spec.title, series: linesOf(spec, shown[0], x, weight, keep) }];
+  return drawn.filter(({ series }) => series.length && !(spec.several && namesOf(shown, spec.match).length < 2));
+}
