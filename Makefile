@@ -28,7 +28,7 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as a site, in site/
+# The documentation as a site, in build/site/
 docs: .venv/.ready
 	$(BIN)/mkdocs build --strict
 
@@ -37,4 +37,4 @@ wheel: .venv/.ready
 	PYTHON=$(PYTHON) .ci/wheel
 
 clean:
-	rm -rf site .venv build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

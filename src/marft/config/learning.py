@@ -66,7 +66,7 @@ class RolloutConfig(Section):
 
 
 class CreditConfig(Section):
-    """One chain of decisions; each kind of link has its own discount and lambda (design, equation of section 2)."""
+    """One chain of decisions; each kind of link has its own discount and lambda (docs/algorithm.md)."""
 
     preset: Literal["marft", "paper-code"] = Field("marft", description="paper-code: every gamma .99, every lambda .95")
     gamma: Unit = Field(0.99, description="last agent of a turn -> first of the next")
@@ -208,14 +208,14 @@ class EvaluationConfig(Section):
 class RunConfig(Section):
     """Where the run is written."""
 
-    folder: str = "runs"
-    save_every: Positive = 1
-    keep_last: Positive = 2
+    folder: str = Field("runs", description="where a new run's folder is made, as NAME-DATE-TIME")
+    save_every: Positive = Field(1, description="iterations between checkpoints")
+    keep_last: Positive = Field(2, description="checkpoints kept, besides the best")
     trackers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(
         ["tensorboard"], description="where the numbers of metrics.jsonl and of evaluations go as well"
     )
     project: str = Field("marft", min_length=1, description="wandb's and trackio's project, mlflow's experiment")
-    episodes_every: Positive = Field(1, description="write episodes/*.jsonl every so many iterations")
+    episodes_every: Positive = Field(1, description="write episodes/ and learnt/ every so many iterations")
 
     @model_validator(mode="before")
     @classmethod

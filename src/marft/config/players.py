@@ -210,7 +210,7 @@ class EnvironmentConfig(BaseModel):
     """`name` (from `marft environments`, or `module:Class`) and that environment's own parameters."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    name: str
+    name: str = Field(description="a name from `marft environments`, or module:Class")
 
     @property
     def parameters(self) -> dict[str, Any]:
