@@ -230,4 +230,4 @@ def test_ten_thousand_episodes_are_quick(page: Any, served: Any, folder: Path) -
             page.get_by_text(said).first.wait_for()
             best[name] = min(best[name], time.perf_counter() - start)
     assert page.locator(".reply").inner_text() == "needle4200"
-    assert max(best.values()) < 1.0, best
+    assert max(best.values()) < 2.0, best  # on a quiet machine, a quarter of a second to one

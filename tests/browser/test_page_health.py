@@ -40,7 +40,7 @@ def test_a_healthy_run_is_called_healthy(page, several):
 
     page.route("**/api/health*", calm)
     ready(page, f"{several}#/health?run=0")
-    assert "Nothing is wrong" in page.locator(".verdict").inner_text()
+    assert "No alarm" in page.locator(".verdict").inner_text()
     assert page.locator(".alarm").count() == 0
     watched = page.locator("section", has_text="What the guard watches").inner_text()
     assert "collapse" in watched.lower()

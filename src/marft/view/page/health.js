@@ -80,8 +80,9 @@ function Verdict({ run, metrics, health }) {
     ${found.join(", ")} in ${count(iterations)} iterations.${tail}</p>`;
   if (!watched) return html`<p class="verdict"><${Tag} kind="warn">Not watched<//>${" "}
     No alarms are in this run's rows: its guard was off, or it is older than the guard.${tail}</p>`;
-  return html`<p class="verdict"><${Tag} kind="good">Nothing is wrong<//>${" "}
-    No alarm, no rollback and no update left out in ${count(iterations)} iterations.${tail}</p>`;
+  return html`<p class="verdict"><${Tag} kind="good">No alarm<//>${" "}
+    No rollback and no update left out in ${count(iterations)} iterations.${tail} Nobody but you watches the curves
+    below.</p>`;
 }
 
 function Watched() {
