@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -201,7 +202,9 @@ def quiet() -> Iterator[None]:
     theirs.disable_progress_bar()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():  # what they tell each other's authors is of no use to who calls us
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
+            yield
     finally:
         theirs.set_verbosity(level)
         if bars:

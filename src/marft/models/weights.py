@@ -102,7 +102,7 @@ class LoraAdapters:
         self._bundles: list[Bundle] | None = None  # found when somebody plays
         self._pairs: dict[str, dict[str, Pair]] = {}
         wanted = PeftConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets, task_type="CAUSAL_LM")
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), quiet():
             if names:
                 self._settings, self._shapes = insert(self.base.model, wanted, self._switch, base.name)
             for name in names:
