@@ -47,12 +47,10 @@ def pictures(library: Library) -> list[Picture]:
     return [
         Picture("overview", "overview", {"runs": first}),
         Picture("team", "team", {"run": second}, height=640),
-        Picture("episodes", "episodes", {"run": first, "split": "sampled", "sort": "risen"}, height=640),
         Picture("episode", "episode", episode, height=760),
         Picture("episode-advantage", "episode", {"run": first, "id": played["id"], "colour": "advantage"}, height=760),
         Picture("compare", "compare", {"run": first, "task": won["task"]["id"]}, height=760),
         Picture("health-dark", "health", {"run": first}, dark=True),
-        Picture("overview-phone", "overview", {"runs": first}, width=390, height=780),
     ]
 
 

@@ -26,7 +26,8 @@ class Block:
     """One fenced block.
 
     `line` is that of its fence; `action` is "run", "skip" (with a reason as `argument`), "with" (words for
-    `marft train` as `argument`) or "fails". `file` is where the block is written, if it says so.
+    `marft train` as `argument`), "until" (what a command prints before it is ended) or "fails". `file` is where the
+    block is written, if it says so.
     """
 
     line: int
@@ -107,5 +108,7 @@ def _check_directive(block: Block) -> None:
         raise BadBlock("`with` needs words, and a `sh` block that holds `marft train`")
     if block.action == "fails" and block.argument:
         raise BadBlock("`fails` takes no words")
-    if block.action not in ("skip", "with", "fails"):
-        raise BadBlock(f"{block.action!r}; a directive is `skip`, `with` or `fails`")
+    if block.action == "until" and not (block.language == "sh" and block.argument):
+        raise BadBlock("`until` needs the words that its `sh` commands print before they are ended")
+    if block.action not in ("skip", "with", "until", "fails"):
+        raise BadBlock(f"{block.action!r}; a directive is `skip`, `with`, `until` or `fails`")

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -90,9 +91,10 @@ def run_sh(block: Block, where: str, folder: Path, namespace: dict[str, Any]) ->
     # `with`: a function of that name appends the words wherever `marft train` is called
     train = f'marft() {{ if [ "$1" = train ]; then command marft "$@" {block.argument}; else command marft "$@"; fi; }}'
     lead = f"{train}\n" if block.action == "with" else ""
-    for script in commands(block.source) if block.action == "fails" else [block.source]:
-        status, output = _bash(lead + script, folder)
-        if status != (MISTAKE if block.action == "fails" else 0):
+    until = block.argument if block.action == "until" else None
+    for script in commands(block.source) if block.action in ("fails", "until") else [block.source]:
+        status, output = _bash(lead + script, folder, until)
+        if status not in {"fails": (MISTAKE,), "until": (0, -signal.SIGINT)}.get(block.action, (0,)):
             raise Failed(f"{script.strip()}\nended with status {status}:\n{output[-3000:]}")
 
 
@@ -191,10 +193,13 @@ def _simple_commands(command: str) -> Iterator[list[str]]:
             words.append(word)
 
 
-def _bash(script: str, folder: Path) -> tuple[int, str]:
-    """Exit status, and what was printed; whatever the script leaves running is ended."""
+def _bash(script: str, folder: Path, until: str | None = None) -> tuple[int, str]:
+    """Exit status, and what was printed; whatever the script leaves running is ended.
+
+    One that goes on by itself is interrupted as a person would, once it has printed `until`.
+    """
     environment = {**os.environ, **SETTINGS, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.NamedTemporaryFile("w+") as output:
         process = subprocess.Popen(
             ["bash", "-e", "-o", "pipefail", "-c", script],
             cwd=folder,
@@ -205,6 +210,9 @@ def _bash(script: str, folder: Path) -> tuple[int, str]:
             start_new_session=True,
         )
         try:
+            if until is not None:
+                _await(until, process, output.name)
+                os.killpg(process.pid, signal.SIGINT)
             status = process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             status = -signal.SIGKILL
@@ -214,6 +222,15 @@ def _bash(script: str, folder: Path) -> tuple[int, str]:
             process.wait()
         output.seek(0)
         return status, output.read()
+
+
+def _await(words: str, process: subprocess.Popen[bytes], output: str) -> None:
+    """Until a process has printed these words. Raises `Failed` when it ends before, or takes too long."""
+    end = time.monotonic() + SECONDS
+    while words not in (printed := Path(output).read_text(encoding="utf8")):
+        if process.poll() is not None or time.monotonic() > end:
+            raise Failed(f"did not print {words!r}:\n{printed[-3000:]}")
+        time.sleep(0.1)
 
 
 def _write(block: Block, folder: Path) -> None:

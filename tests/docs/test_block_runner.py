@@ -193,3 +193,22 @@ def test_examples_of_the_commands_are_commands(tmp_path: Path) -> None:
     assert len(lines) >= len(texts)
     page = "\n".join(f"<!-- block: skip shows a pattern -->\n~~~sh\n{line}\n~~~\n" for line in lines)
     assert _failures(page, tmp_path) == []
+
+
+def test_a_command_that_goes_on_by_itself_is_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "serve.py").write_text("import time\nprint('serving at 1', flush=True)\ntime.sleep(99)\n")
+    page = "<!-- block: until serving at 1 -->\n```sh\npython serve.py\ntrap 'exit 0' INT; python serve.py\n```\n"
+    report = run_page(page, "page", tmp_path)
+    assert (len(report.ran), report.failed) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("echo bye", "did not print 'serving at 1'"),
+        ("echo serving at 1; trap 'exit 3' INT; sleep 99", "ended with status 3"),
+    ],
+)
+def test_a_command_that_does_not_serve_or_does_not_end_well_fails(command: str, why: str, tmp_path: Path) -> None:
+    report = run_page(f"<!-- block: until serving at 1 -->\n```sh\n{command}\n```\n", "page", tmp_path)
+    assert [why in each for _, each in report.failed] == [True]
