@@ -102,11 +102,12 @@ class Parameters(Section):
 
 @dataclass(frozen=True)
 class State:
-    """One episode: what each agent reads from the world, and the answer that is right."""
+    """One episode: what each agent reads from the world, the answer that is right, and who asks (`ask`)."""
 
     seen: Mapping[str, str]
     answer: tuple[str, ...]
     answerer: str | None
+    asker: str | None = None
 
 
 class SplitInformation:
@@ -172,20 +173,23 @@ class SplitInformation:
                 f"the team has {len(knowers)}"
             )
         question = given.question.replace("{topic}", given.names[topic])
-        return State({asker: question, **self._hints(knowers, symbols)}, (symbols[topic],), given.answerer)
+        return State({asker: question, **self._hints(knowers, symbols)}, (symbols[topic],), given.answerer, asker)
 
     def observe(self, state: State, agent: str) -> str:
         """An agent's own part, or the question, for whoever has one."""
         return state.seen.get(agent, "")
 
     def step(self, state: State, messages: Mapping[str, str]) -> Outcome:
-        """Reward 1 when the answerer's message holds the answer; an answerer that does not act is wrong."""
+        """Reward 1 when the answerer's message holds the answer; an answerer that does not act is wrong.
+
+        So is an asker that nobody else answered: who calls nobody can only guess, and guessing must not be learnt.
+        """
         said = (answering_message(state.answerer, messages) or "").strip()
         answer = self.parameters.join.join(state.answer)
         if self.parameters.answer == "symbols":
             said = self.parameters.join.join(self._symbols.findall(said.casefold()))
             answer = answer.casefold()
-        right = float(said == answer)
+        right = float(said == answer and messages.keys() != {state.asker})
         return Outcome(state, right, terminated=True, metrics={"success": right}, answer=said)
 
     @cached_property

@@ -195,3 +195,11 @@ def test_in_ask_one_symbol_of_any_topic_is_the_answer():
     found = {said: world.step(state, {"bob": said}) for said in ("The answer is: Cat.", "red or cat", "dog", "concat")}
     assert [each.rewards for each in found.values()] == [1, 0, 0, 0]
     assert found["The answer is: Cat."].answer == "cat"
+
+
+def test_an_asker_that_calls_nobody_wins_nothing_by_guessing():
+    world = SplitInformation(mode="ask", symbols=[["red", "blue"], ["cat", "dog"]])
+    state = world.reset(Task("t", "", data={"symbols": ["red", "cat"], "topic": 0}), ("lead", "ann", "bob"), 0)
+    assert world.step(state, {"lead": "red"}).rewards == 0
+    assert world.step(state, {"lead": "ann", "ann": "red"}).rewards == 1
+    assert world.step(state, {"ann": "red", "bob": "cat", "lead": "red"}).rewards == 1  # it heard them all
