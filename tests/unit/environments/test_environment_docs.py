@@ -1,4 +1,4 @@
-"""The code and the configs in the documentation are run as they stand, and every key stands in it."""
+"""What the pages on environments and tools say is so, and every key stands in them; tests/docs runs their blocks."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("environments.md", "game.md", "tools.md")
 PATHS = {known.name: known.path for known in known_environments()}
 TOOL_KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(ToolConfig)[0])}
-SAVED = re.compile(r"^```python\n((?:(?!^```).)*)^```\s+Saved as `(\w+)\.py`", re.DOTALL | re.MULTILINE)
+SAVED = re.compile(r"^```python\n(# file: (\w+)\.py\n.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def text_of(page):
@@ -58,31 +58,10 @@ def folder(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_python_block_runs(page):
-    for block in blocks(page, "python"):
-        exec(compile(block, page, "exec"), {"__name__": "example"})
-
-
 def test_writing_your_own_takes_about_thirty_lines():
-    [block] = blocks("environments.md", "python")
-    body = block[block.index("@dataclass") : block.index("check_environment(High")]
+    [block] = [each for each in blocks("environments.md", "python") if "@dataclass" in each]
+    body = block[block.index("@dataclass") :]
     assert sum(bool(line.strip()) for line in body.splitlines()) <= 30
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_config_is_valid(page, folder):
-    for block in blocks(page, "yaml"):
-        raw = yaml.safe_load(block)
-        if "team" in raw:
-            config = parse_config(raw)
-            game = build_game(config)
-            # Tools are built when the team is; here it is enough that nobody names one that there is not
-            known = {*config.tools, *getattr(game.environment, "tools", {}), "calculator", "python"}
-            assert {name for agent in game.agents for name in agent.tools} <= known
-        else:
-            name = raw["environment"].pop("name")
-            validate(import_object(PATHS[name], "environment").Parameters, raw["environment"], page)
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -108,13 +87,6 @@ def test_there_are_no_sections_of_what_is_not_there(page, names):
     assert sorted(re.findall(r"^### `(\w+)`", text_of(page), re.MULTILINE)) == sorted(names)
 
 
-def test_links_lead_somewhere():
-    for page in ("environments.md", "tools.md"):
-        for file, anchor in re.findall(r"\]\(([\w.]*)#?([\w-]*)\)", text_of(page)):
-            headings = re.findall(r"^#+ (.*)$", text_of(file or page), re.MULTILINE)
-            assert anchor in {"", *(re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in headings)}
-
-
 def test_the_fall_back_is_quoted_as_the_model_reads_it():
     [quoted] = blocks("tools.md", "text")
     before, _, after = quoted.partition("<tools>\n")
@@ -138,7 +110,7 @@ def test_what_the_split_section_says_of_chance(folder):
     [raw] = [
         found
         for found in map(yaml.safe_load, blocks("environments.md", "yaml"))
-        if found["environment"]["name"] == "split"
+        if found.get("environment", {}).get("name") == "split"
     ]
     world = build_game(parse_config(raw)).environment
     assert "1 with both edges, 1/3 without bob's, 1/6 with none" in section("environments.md", "split")
