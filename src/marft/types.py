@@ -162,7 +162,8 @@ class Batch:
 class Trace:
     """What learning made of one action, for people to look at.
 
-    `group`, `sample` name the episode (as in `Episode`), `action` its place there. `advantage` is normalised, as the
+    `group`, `sample` name the episode (as in `Episode`), `action` its place there; it was played in iteration `played`
+    (from 0). `advantage` is normalised, as the
     update used it: one number where the action is one decision, else one per token [A]. `ratio` [A] is the new over the
     old probability of each token after the update; None where it was not measured.
     """
@@ -170,6 +171,7 @@ class Trace:
     group: str
     sample: int
     action: int
+    played: int
     advantage: float | tuple[float, ...]
     ratio: tuple[float, ...] | None
 

@@ -1,6 +1,7 @@
 """k + m iterations equal k, resume, m: bit for bit on the CPU, and in the record."""
 
 import json
+import shutil
 
 import pytest
 
@@ -128,3 +129,45 @@ def test_death_before_the_first_checkpoint_starts_over(marft, config, tmp_path, 
     assert marft("train", path, "--run", tmp_path / "whole").code == 0
     assert state(tmp_path / "run") == state(tmp_path / "whole")
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+def names(run, folder):
+    return sorted(path.name for path in (run / folder).iterdir())
+
+
+def test_what_was_written_after_the_checkpoint_is_not_left_behind(marft, config, tmp_path, rows, state):
+    often = {"tasks": 2, "samples": 2, "every": 1}
+    path = config(evaluation=often, run={"trackers": [], "keep_last": 9})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert marft("train", path, "--run", whole).code == 0
+    assert marft("train", path, "iterations=6", "--run", parts).code == 0
+    for number in (3, 4, 5, 6):  # as if it had been killed before it could save them
+        shutil.rmtree(parts / "checkpoints" / f"{number:06d}")
+    result = marft("train", "--run", parts, "--resume", "iterations=4")
+    assert result.code == 0, result.err
+    for folder in ("episodes", "learnt", "evaluations"):
+        assert names(parts, folder) == names(whole, folder)
+        for name in names(whole, folder):
+            assert (parts / folder / name).read_bytes() == (whole / folder / name).read_bytes()
+    assert names(whole, "learnt") == [f"{number:06d}.jsonl" for number in range(1, 4)]  # the first warms the critic up
+    assert rows(parts) == rows(whole)
+    assert state(parts) == state(whole)
+
+
+def test_what_is_learnt_later_is_written_for_the_episodes_that_are(marft, config, tmp_path):
+    rollout = {"tasks": 2, "samples": 2, "staleness": 1, "sampling": {"max_tokens": 2}}
+    path = config(rollout=rollout, critic={"warmup": 0}, run={"trackers": [], "episodes_every": 2})
+    assert marft("train", path, "--run", tmp_path / "run").code == 0
+    played = [name for name in names(tmp_path / "run", "episodes") if name.startswith("train")]
+    assert played == ["train-000000.jsonl", "train-000002.jsonl"]
+    assert names(tmp_path / "run", "learnt") == ["000001.jsonl", "000003.jsonl"]
+    for iteration in (0, 2):
+        episodes = lines(tmp_path / "run" / "episodes" / f"train-{iteration:06d}.jsonl")
+        learnt = lines(tmp_path / "run" / "learnt" / f"{iteration + 1:06d}.jsonl")
+        there = {(each["group"], each["sample"], place) for each in episodes for place in range(len(each["actions"]))}
+        assert {(each["group"], each["sample"], each["action"]) for each in learnt} == there
+        assert {each["played"] for each in learnt} == {iteration}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]

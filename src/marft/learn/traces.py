@@ -35,6 +35,7 @@ def traces(origins: Sequence[Origin], lesson: Lesson, ratios: Tensor) -> list[Tr
                 group,
                 sample,
                 place,
+                int(batch.version[row]),  # the policy of version i plays iteration i
                 advantages[0] if whole or len(advantages) == 1 else advantages,
                 _rounded(ratios[row, tokens]) if measured else None,
             )

@@ -26,6 +26,7 @@ from marft.run.evaluate import held_out
 from marft.run.interrupt import GracefulStop
 from marft.run.metrics import MetricsWriter
 from marft.run.progress import Watcher
+from marft.run.rewind import rewind
 from marft.run.rollback import Guard, finite_gradients, recorded
 from marft.run.state import load_training, save_training
 from marft.team import Team
@@ -72,6 +73,7 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
     checkpoint.clean(run)
     checkpoint.seed_rng(config.seed)  # nothing here draws from the global states, but a user's environment may
     first = load_training(run, team, training.optimisers, training.memory) if resume else 0
+    rewind(run, first)
     team.load(version=first)
     reports: dict[str, Any] = {}
     episodes: list[Episode] = []
@@ -88,9 +90,8 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     save_training(run, team, training.optimisers, iteration, training.memory, guard.keep(iteration))
                 return reports
             clock = Clock({"save": saving})
-            records = iteration % config.run.episodes_every == 0
             learnt: list[Trace] = []
-            episodes, stats = iterate(training, iteration, clock, watcher, learnt.extend if records else None)
+            episodes, stats = iterate(training, iteration, clock, watcher, learnt.extend)
             checkpoint.mark_if_best(run, iteration, _score(episodes))
             stats = guard.look(iteration, stats)  # warns, or goes back to older weights
             team.load(version=iteration + 1)  # the sampler sees new weights
@@ -100,10 +101,8 @@ def train(team: Team, run: RunDirectory, watcher: Watcher, stop: GracefulStop, r
                     reports[str(iteration + 1)] = record_evaluation(
                         training, writer, iteration + 1, watcher, f"After iteration {iteration + 1}"
                     )
-            if records:
-                with clock.phase("save"):
-                    run.write_episodes(f"train-{iteration:06d}", episodes, team.spell)
-                    run.write_learnt(iteration, learnt)
+            with clock.phase("save"):
+                record_play(training, run, iteration, episodes, learnt)
             stats = {**stats, **shares(clock)}
             # The row first: resuming drops rows beyond the checkpoint, and could not make up for a missing one
             writer.write(iteration, stats)
@@ -158,7 +157,7 @@ def learn_from(
         learnt = iteration - config.rollout.staleness  # iterations that learnt something before
         if learnt >= config.critic.warmup or not team.critics:
             stats["update"], ratios = update_agents(training, lesson, iteration, watcher)  # 5-7 agent by agent
-    if keep is not None:
+    if keep is not None and "update" in stats:
         keep(traces(collated.origins, lesson, ratios))
     if values is not None:
         with clock.phase("critic"), recorded(stats, config.guard), finite_gradients("critic"):
@@ -240,6 +239,18 @@ def _carry_after(learner: Learner, lesson: Lesson, carry: Tensor, acting: Tensor
     new[rows] = score_rows(learner, lesson, rows, config)
     log_ratio = action_log_ratio(new, lesson.old, lesson.batch.action_mask, torch.ones(len(carry)))
     return carry_on(carry, log_ratio, lesson.batch.episode, lesson.batch.turn, acting, config.carry_clip)
+
+
+def record_play(
+    training: Training, run: RunDirectory, iteration: int, episodes: Sequence[Episode], learnt: Sequence[Trace]
+) -> None:
+    """Write the episodes of every `episodes_every`th iteration, and whatever is learnt from them, now or later."""
+    every = training.team.config.run.episodes_every
+    if iteration % every == 0:
+        run.write_episodes(f"train-{iteration:06d}", episodes, training.team.spell)
+    written = [trace for trace in learnt if trace.played % every == 0]
+    if written:
+        run.write_learnt(iteration, written)
 
 
 def record_evaluation(training: Training, writer: MetricsWriter, iteration: int, watcher: Watcher, title: str) -> Any:

@@ -86,12 +86,12 @@ def test_keeping_traces_changes_nothing():
 
 
 def test_they_are_written_one_a_line(run):
-    rows = [Trace("t/0/1", 2, 0, 0.5, None), Trace("t/0/1", 2, 1, (0.5, -1.0), (1.0, float("inf")))]
+    rows = [Trace("t/0/1", 2, 0, 0, 0.5, None), Trace("t/0/1", 2, 1, 0, (0.5, -1.0), (1.0, float("inf")))]
     path = run.write_learnt(7, rows)
     assert path == run.path / "learnt" / "000007.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
-        {"group": "t/0/1", "sample": 2, "action": 0, "advantage": 0.5, "ratio": None},
-        {"group": "t/0/1", "sample": 2, "action": 1, "advantage": [0.5, -1.0], "ratio": [1.0, None]},
+        {"group": "t/0/1", "sample": 2, "action": 0, "played": 0, "advantage": 0.5, "ratio": None},
+        {"group": "t/0/1", "sample": 2, "action": 1, "played": 0, "advantage": [0.5, -1.0], "ratio": [1.0, None]},
     ]
 
 
