@@ -26,7 +26,8 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 LINK = re.compile(
     r"^(?P<fence> *`{3,}).*?^(?P=fence)|`[^`\n]+`|(?<=\]\()(?P<target>[^)\s]+)(?=[)\s])", re.DOTALL | re.MULTILINE
 )
-GENERATED = re.compile(r"^<!-- generated: (?P<what>\w+) -->$", re.MULTILINE)
+# With the paragraph before it, which tells readers of the plain file where to find the rest
+GENERATED = re.compile(r"^[^\n]+\n\n<!-- generated: (?P<what>\w+) -->$", re.MULTILINE)
 MADE = {"config": config_page, "commands": commands_page}
 FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL)
 
