@@ -155,7 +155,7 @@ class Watching:
     def episode(self, episode: Episode) -> None:
         """Nothing."""
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:

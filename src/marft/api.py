@@ -34,7 +34,8 @@ def train(
 
     `on_iteration` is called after each iteration with its numbers, named as in `Run.metrics`; `on_episode` with each
     `Episode` as it ends, in training and in evaluations, perhaps from the thread that plays. `watcher` follows the run
-    (default: one printed line per iteration). None of them changes what is learnt; what they raise ends the run.
+    (default: one printed line per iteration) and has all methods of `marft.run.progress.Watcher`. None of them changes
+    what is learnt; what they raise ends the run.
 
     Ctrl-C, or interrupting the notebook's kernel, finishes the iteration under way, saves it and returns; a second one
     stops at once. Raises `MarftError` for whatever is wrong with the config, before the folder is made, when too many
@@ -50,9 +51,11 @@ def train(
 
     from marft.run import launch
     from marft.run.callbacks import Callbacks
-    from marft.run.progress import Progress
+    from marft.run.progress import Progress, check_watcher
 
-    told = Callbacks(watcher or Progress(), on_iteration, on_episode)
+    watcher = Progress() if watcher is None else watcher
+    check_watcher(watcher)
+    told = Callbacks(watcher, on_iteration, on_episode)
     try:
         if resume and run is not None:
             outcome = launch.resume(config, overrides, run, told)

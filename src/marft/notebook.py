@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from marft.run.directory import RunDirectory
 from marft.run.metrics import read_metrics
 from marft.types import Episode, MarftError
 
@@ -52,8 +53,12 @@ class LiveFigure:
         """Begin; of a run that goes on, what it did before is drawn too."""
         folder = summary.get("run")
         self._name, self._iterations, self._done = str(folder or ""), iterations, first
-        earlier = read_metrics(str(folder)) if first and folder else []
-        self._rows = [row for row in earlier if row["iteration"] < first]
+        self._rows, self._heldout = [], {}
+        if first and folder:
+            run = RunDirectory(Path(str(folder)))
+            self._rows = [row for row in read_metrics(run.path) if row["iteration"] < first]
+            reports = run.read_evaluations().items()
+            self._heldout = {done: report["sampled"]["success"] for done, report in reports if done <= first}
         self._show()
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
@@ -69,11 +74,11 @@ class LiveFigure:
         if self._clock() - self._since >= self._seconds:
             self._show()
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Draw held-out success beside that of training play."""
         found = report.get("success, sampled")
         if isinstance(found, Mapping):
-            self._heldout[self._done] = found
+            self._heldout[done] = found
             self._show()
 
     def note(self, text: str) -> None:

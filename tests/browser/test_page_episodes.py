@@ -61,6 +61,7 @@ FILTERS = {
     ("Iteration", "3"): NEWEST[:4],
     ("Agent", "critic"): ["train-000002:0", "train-000002:1", "train-000000:0", "train-000000:1"],
     ("Outcome", "failed"): ["train-000000:2"],
+    ("Reward", "down"): ["evaluation-000003:1", "train-000002:0"],
     ("Outcome", "lost"): [
         "evaluation-000003:1",
         "train-000002:0",
@@ -197,6 +198,23 @@ def test_a_run_that_has_not_played_yet_and_texts_of_any_kind(open_page: Callable
         assert too_wide(page) <= 0
         assert faults(page) == []
     assert unhurt(page)
+
+
+def test_what_is_damaged_is_said_and_left_out(open_page: Callable[..., Any], served: Any, folder: Path) -> None:
+    run = plays.orchestrated(folder / "damaged")
+    (run / "episodes" / "train-000001.jsonl").write_text("{<img src=x onerror=window.hacked=1>\n", encoding="utf8")
+    page = open_page(viewport={"width": 360, "height": 740})
+    address = served([run])
+    for view, there in (("episodes", "a.episode-link"), ("team", ".agent-node"), ("overview", ".chart")):
+        page.goto(f"{address}#/{view}?run=0")
+        expect(page.locator(there).first).to_be_visible()
+        notice = page.locator("main [role=status].failure")
+        expect(notice).to_contain_text(
+            "train-000001.jsonl: line 1 is not an episode; the file is damaged. Its episodes"
+        )
+        assert too_wide(page) <= 0
+        assert faults(page) == []
+    expect(page.locator("main .failure")).to_have_count(1)
 
 
 def test_nothing_jumps(page: Any, address: str) -> None:

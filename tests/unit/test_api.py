@@ -163,9 +163,10 @@ class TestEpisodes:
         with pytest.raises(marft.MarftError, match="line 2 is not valid JSON"):
             written.episodes[-2]
 
-    def test_of_an_evaluation_whose_report_is_not_written_yet_are_left_out(self, written):
+    def test_of_an_evaluation_whose_report_is_not_written_yet_are_there_too(self, written):
         (written.path / "evaluations" / "000004.json").unlink()
-        assert len(written.episodes) == 3
+        assert [each["split"] for each in written.episodes] == ["greedy"] + ["sampled"] * 4 + ["train"] * 3  # one task
+        assert len(written.episodes.where("sampled")) == 4
 
 
 class TestARun:
@@ -183,6 +184,27 @@ class TestARun:
         html = written._repr_html_()
         assert "<b>" not in html
         assert "&lt;b&gt;old" in html
+
+    @pytest.mark.parametrize(
+        "team", [None, [], "duo", {}, {"agents": None}, {"agents": 3}, {"agents": ["ann", {"profile": "x"}, None]}]
+    )
+    def test_shows_itself_also_where_the_config_names_no_agents(self, tmp_path, team):
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump({"team": team}))
+        run = marft.open_run(tmp_path)
+        assert "agents unknown, iterations 0/?" in repr(run)
+        assert "<td>unknown</td>" in run._repr_html_()
+
+    def test_what_is_damaged_is_one_sentence(self, written):
+        report = written.path / "evaluations" / "000004.json"
+        for text in ("[]", "{", "\xff"):
+            report.write_bytes(text.encode("latin1"))
+            with pytest.raises(marft.MarftError, match="evaluations"):
+                _ = written.evaluations
+        for row in ("[]", "{}", '{"iteration": null}'):
+            (written.path / "metrics.jsonl").write_text(f'{{"iteration": 0}}\n{row}\n')
+            for look in (repr, lambda run: run.metrics):
+                with pytest.raises(marft.MarftError, match=r"metrics\.jsonl: row 2 .*damaged"):
+                    look(written)
 
     def test_is_looked_at_without_torch(self, trained):
         code = (
@@ -234,6 +256,7 @@ class TestTraining:
         assert "config: give a config" in said()
         assert "on_iteration: must be a function" in said(QUICK, on_iteration=3)
         assert "not the class" in said(QUICK, watcher=Silent)
+        assert "has no method 'start'" in said(QUICK, watcher=object())
         assert "there is no such run" in said(QUICK, resume=True)
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(marft.MarftError, match="name the run"):

@@ -26,7 +26,8 @@ On = Annotated[
     typer.Option(
         metavar="NAME",
         help="Play a benchmark instead of the run's own held-out tasks: gsm8k, math500, aime24, humaneval, "
-        "reasoning:SET for any reasoning-gym set, …; may be given several times",
+        "reasoning:SET for any reasoning-gym set, …; may be given several times. A run's `reward` pays in its own "
+        "environment alone",
     ),
 ]
 TasksFile = Annotated[

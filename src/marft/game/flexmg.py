@@ -101,7 +101,7 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     """The game a config describes; raises `MarftError` naming `source` and the key."""
     agents = tuple(_build_agent(agent, config) for agent in config.team.agents)
     dependency = _build_dependency(config.team, source)
-    environment = _build_environment(config, source)
+    environment = paid_by(config.reward, build_environment(config.environment, source), source)
     attempts = getattr(environment, "attempts", 1)
     if attempts > config.team.turns:  # the last attempt, which pays, would never be made
         raise MarftError(
@@ -113,13 +113,16 @@ def build_game(config: Config, source: str = "config") -> FlexMG:
     return FlexMG(agents, dependency, environment, config.team.turns, workflow, config.team.message)
 
 
-def _build_environment(config: Config, source: str) -> Environment:
-    environment = build_environment(config.environment, source)
-    if config.reward is None:
+def paid_by(reward: str | None, environment: Environment, source: str) -> Environment:
+    """The environment a team plays in: paid by the function at `reward`, if there is one, in place of its own rewards.
+
+    Raises `MarftError` naming `source` and the key.
+    """
+    if reward is None:
         return environment
     key = f"{source}: reward"
     try:
-        return Paid(environment, _import_function(config.reward, key, "reward function"), config.reward)
+        return Paid(environment, _import_function(reward, key, "reward function"), reward)
     except RewardFault as error:
         raise MarftError(f"{key}: {error}") from None
 

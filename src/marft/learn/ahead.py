@@ -108,9 +108,9 @@ class Side:
         """Passed on."""
         self._both.tell(lambda watcher: watcher.episode(episode))
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Passed on."""
-        self._both.tell(lambda watcher: watcher.evaluation(title, report))
+        self._both.tell(lambda watcher: watcher.evaluation(title, report, done))
 
     def note(self, text: str) -> None:
         """Passed on."""

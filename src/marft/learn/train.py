@@ -262,7 +262,7 @@ def record_evaluation(training: Training, writer: MetricsWriter, iteration: int,
     writer.run.write_episodes(f"evaluation-{iteration:06d}", evaluation.episodes, team.spell)
     writer.run.write_evaluation(iteration, evaluation.report)
     writer.evaluation(iteration, evaluation.report)
-    watcher.evaluation(title, evaluation.headline)
+    watcher.evaluation(title, evaluation.headline, iteration)
     return evaluation.report
 
 

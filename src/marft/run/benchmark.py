@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from marft.config import EnvironmentConfig, EvaluationConfig
+from marft.config import Config, EnvironmentConfig, EvaluationConfig
 from marft.environments import build_environment
 from marft.environments.base import Environment
+from marft.game.flexmg import paid_by
 from marft.run.progress import Watcher
 from marft.team import Team
 from marft.types import MarftError
@@ -69,13 +70,13 @@ class Worlds:
         self._watcher = watcher
         self._loaded: dict[str, Environment] = {}
 
-    def environment(self, config: EnvironmentConfig, source: str) -> Environment:
-        """The environment a config describes; raises `MarftError` naming `source`."""
+    def environment(self, config: EnvironmentConfig, reward: str | None, source: str) -> Environment:
+        """The environment a config describes, paid by `reward` if there is one; raises `MarftError` naming `source`."""
         key = json.dumps(config.model_dump(mode="json"), sort_keys=True)
         if key not in self._loaded:
             self._watcher.phase(f"loading environment {config.name}")
             self._loaded[key] = build_environment(config, source)
-        return self._loaded[key]
+        return paid_by(reward, self._loaded[key], source)
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -134,12 +135,26 @@ def carried(given: EnvironmentConfig, own: EnvironmentConfig) -> EnvironmentConf
     return EnvironmentConfig(name=given.name, **rest, **mine)
 
 
+def reward_in(environment: EnvironmentConfig, config: Config) -> str | None:
+    """The reward function that pays a run's team in an environment: the run's own in its own environment, else none.
+
+    It is the run's own also with a file of other held-out tasks. Elsewhere a function that knows its tasks' data would
+    fail, and with it the episode, so there the environment's own rewards count.
+    """
+    there, own = (
+        {key: value for key, value in each.parameters.items() if key != "heldout_path" and value is not None}
+        for each in (environment, config.environment)
+    )
+    return config.reward if environment.name == config.environment.name and there == own else None
+
+
 def team_in(team: Team, config: EnvironmentConfig, environment: Environment, settings: EvaluationConfig) -> Team:
-    """The same team in another world, with other settings of its evaluation.
+    """The same team in another world, paid there by `reward_in`, with other settings of its evaluation.
 
     Tools that its own world brought are the other one's of that name, or gone.
     """
-    changed = team.config.model_copy(update={"environment": config, "evaluation": settings})
+    reward = reward_in(config, team.config)
+    changed = team.config.model_copy(update={"environment": config, "reward": reward, "evaluation": settings})
     left, found = (getattr(each, "tools", {}) for each in (team.game.environment, environment))
     seats = {}
     for name, seat in team.seats.items():
@@ -161,10 +176,15 @@ def teams_on(
     own = team.config.environment
     if terms.benchmarks:
         configs = {each.name: carried(benchmark_environment(each, first or own), own) for each in terms.benchmarks}
-        loaded = {each.name: _load(each, configs[each.name], worlds) for each in terms.benchmarks}
     else:
         configs = {"": own if first is None else carried(first, own)}
-        loaded = {"": team.game.environment if first is None else worlds.environment(configs[""], source)}
+    rewards = {name: reward_in(config, team.config) for name, config in configs.items()}
+    if terms.benchmarks:
+        loaded = {each.name: _load(each, configs[each.name], rewards[each.name], worlds) for each in terms.benchmarks}
+    elif first is None:
+        loaded = {"": team.game.environment}
+    else:
+        loaded = {"": worlds.environment(configs[""], rewards[""], source)}
     try:
         settings = {name: terms.settings(team.config.evaluation, each) for name, each in loaded.items()}
     except MarftError as error:
@@ -172,9 +192,9 @@ def teams_on(
     return {name: team_in(team, configs[name], loaded[name], settings[name]) for name in loaded}
 
 
-def _load(benchmark: Benchmark, config: EnvironmentConfig, worlds: Worlds) -> Environment:
+def _load(benchmark: Benchmark, config: EnvironmentConfig, reward: str | None, worlds: Worlds) -> Environment:
     try:
-        return worlds.environment(config, f"--on {benchmark.name}")
+        return worlds.environment(config, reward, f"--on {benchmark.name}")
     except MarftError as error:
         if benchmark.path is not None or config.name == "reasoning":
             raise

@@ -43,9 +43,9 @@ class Callbacks:
         if self._on_iteration is not None:
             _call("on_iteration", self._on_iteration, dict(flatten(metrics)))
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Passed on."""
-        self._watcher.evaluation(title, report)
+        self._watcher.evaluation(title, report, done)
 
     def note(self, text: str) -> None:
         """Passed on."""

@@ -36,8 +36,9 @@ def compare_runs(
     """The comparison on each benchmark by name; under "" where none is asked for.
 
     Then all play the held-out tasks of the first run's environment, each team answering its own way (`carried`). Seed,
-    tasks and samples are the first run's; influence is measured only if asked for, language not at all. Whatever can be
-    wrong with any of the runs raises `MarftError` before the first is played.
+    tasks and samples are the first run's; influence is measured only if asked for, language not at all. Each is paid as
+    `reward_in` says, so rewards of runs with different ones are no comparison. Whatever can be wrong with any of the
+    runs raises `MarftError` before the first is played.
     """
     for target in targets:
         if targets.count(target) > 1:

@@ -53,7 +53,7 @@ class Run:
         """
         from pandas import DataFrame, Index
 
-        rows = read_metrics(self.path)
+        rows = _iterations(self.path)
         frame = DataFrame([dict(_numbers(row)) for row in rows], dtype=float)
         frame.index = Index([row["iteration"] for row in rows], name="iteration", dtype=int)
         return frame
@@ -68,7 +68,7 @@ class Run:
         """
         from pandas import DataFrame, Index, MultiIndex
 
-        reports = RunDirectory(self.path).read_evaluations()
+        reports = _reports(self.path)
         rows = {(done, play): row for done, report in reports.items() for play, row in _rows(report).items()}
         frame = DataFrame(list(rows.values()), dtype=float)
         levels = Index([done for done, _ in rows], dtype=int), Index([play for _, play in rows], dtype=str)
@@ -104,10 +104,8 @@ class Run:
         return f"<table>{''.join(cells)}</table>"
 
     def _summary(self) -> dict[str, str]:
-        config, rows, checkpoints = self.config, read_metrics(self.path), self.checkpoints
-        summary = {"name": str(config.get("name", ""))}
-        agents = config.get("team", {}).get("agents", [])
-        summary["agents"] = " ".join(str(each.get("name")) for each in agents)
+        config, rows, checkpoints = self.config, _iterations(self.path), self.checkpoints
+        summary = {"name": str(config.get("name", "")), "agents": " ".join(_names(config)) or "unknown"}
         summary["iterations"] = f"{rows[-1]['iteration'] + 1 if rows else 0}/{config.get('iterations', '?')}"
         if rows and isinstance(rows[-1].get("success"), int | float):
             summary["success"] = f"{rows[-1]['success']:.2f}"
@@ -123,6 +121,37 @@ def open_run(path: str | Path) -> Run:
     """
     folder = hub.local(path) if hub.is_remote(path) else Path(path).expanduser()
     return Run(RunDirectory.open(folder).path)
+
+
+def _names(config: Mapping[str, Any]) -> Iterator[str]:
+    """The agents' names, as far as a config that an older version or a person wrote says them."""
+    team = config.get("team")
+    agents = team.get("agents") if isinstance(team, Mapping) else None
+    for each in agents if isinstance(agents, list) else ():
+        if isinstance(each, Mapping) and "name" in each:
+            yield str(each["name"])
+
+
+def _iterations(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics; raises `MarftError` where one says of no iteration."""
+    rows = read_metrics(path)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
+            file = RunDirectory(path).metrics_file
+            raise MarftError(f"{file}: row {number} does not say which iteration it is of; the file is damaged")
+    return rows
+
+
+def _reports(path: Path) -> dict[int, dict[str, Any]]:
+    """A run's evaluations by the iterations before them; raises `MarftError` where one is damaged."""
+    try:
+        reports = RunDirectory(path).read_evaluations()
+    except (OSError, ValueError) as error:
+        raise MarftError(f"{path / 'evaluations'}: a report cannot be read: {' '.join(str(error).split())}") from None
+    for done, report in reports.items():
+        if not isinstance(report, dict):
+            raise MarftError(f"{path / 'evaluations' / f'{done:06d}.json'}: holds no report; the file is damaged")
+    return reports
 
 
 def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

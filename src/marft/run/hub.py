@@ -36,7 +36,8 @@ def local(target: str | Path) -> Path:
     """The folder of a run: the one named, or for `hf://user/name[@revision]` its copy in the hub's cache.
 
     Only what has changed is downloaded; without a network the copy that is there is used. Raises `MarftError` when
-    there is no such run, it cannot be reached, or its config reaches outside of marft (`check_trusted`).
+    there is no such run, it cannot be reached, or its config reaches outside of marft or cannot be read
+    (`check_trusted`).
     """
     if not is_remote(target):
         return Path(target)
@@ -63,7 +64,8 @@ def push(run: RunDirectory, repository: str, which: str = "latest", private: boo
     """Upload checkpoint `which` with config, evaluations, metrics and a model card, as one commit.
 
     The repository is made if there is none; checkpoints and evaluations of an earlier push are taken out of it. Raises
-    `MarftError` for a run that others could not load, a wrong name, a missing token or a hub that cannot be reached.
+    `MarftError` for a run that others could not load or whose config may hold a secret, a wrong name, a missing token,
+    and a hub that cannot be reached.
     """
     import huggingface_hub
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete

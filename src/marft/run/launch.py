@@ -17,6 +17,7 @@ from marft.run.directory import RunDirectory, write_text
 from marft.run.interrupt import GracefulStop
 from marft.run.preflight import check_prompts
 from marft.run.progress import Watcher
+from marft.run.records import Episodes, Play
 from marft.run.statistics import Interval, paired_difference
 from marft.run.trackers import check_trackers
 from marft.team import Team, build_team
@@ -93,19 +94,19 @@ def changes(run: RunDirectory) -> dict[str, Change]:
     if len(reports) < 2:
         return {}
     first, last = min(reports), max(reports)
-    found = {}
-    for kind in ("sampled", "greedy"):
+    found: dict[str, Change] = {}
+    kinds: tuple[Play, ...] = ("sampled", "greedy")
+    for kind in kinds:
         before, after = (Interval(**reports[number][kind]["success"]) for number in (first, last))
-        was, became = (_task_means(run, number, reports[number]["tasks"], kind) for number in (first, last))
+        was, became = (_task_means(run, number, kind) for number in (first, last))
         found[kind] = Change(before, after, paired_difference(was, became))
     return found
 
 
-def _task_means(run: RunDirectory, iteration: int, tasks: int, kind: str) -> dict[str, float]:
-    """Mean success per held-out task; an evaluation's file holds its greedy episodes, one a task, then the sampled."""
-    episodes = run.read_episodes(f"evaluation-{iteration:06d}")
+def _task_means(run: RunDirectory, iteration: int, kind: Play) -> dict[str, float]:
+    """Mean success per held-out task in one kind of an evaluation's play; what failed is no success."""
     wins: dict[str, list[float]] = {}
-    for episode in episodes[:tasks] if kind == "greedy" else episodes[tasks:]:
+    for episode in Episodes.of(run).where(kind, iteration):
         wins.setdefault(episode["task"]["id"], []).append(0.0 if episode["error"] else episode["success"])
     return {task: sum(each) / len(each) for task, each in wins.items()}
 

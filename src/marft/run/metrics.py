@@ -62,17 +62,17 @@ class MetricsWriter:
         if self._trackers is not None:
             self._trackers.log(iteration, evaluation_scalars(report))
 
-    def close(self) -> None:
-        """Close file and trackers; closing twice does no harm."""
+    def close(self, failed: bool = False) -> None:
+        """Close file and trackers, which hear whether the run ended by an error; closing twice does no harm."""
         self._file.close()
         if self._trackers is not None:
-            self._trackers.close()
+            self._trackers.close(failed)
 
     def __enter__(self) -> MetricsWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self.close(failed=kind is not None)  # a run that was asked to stop leaves without an error
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
@@ -13,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from marft.types import Episode
+from marft.types import Episode, MarftError
 
 # What an iteration's line shows, if the metrics have it: key, label, format
 COLUMNS = (
@@ -48,8 +49,11 @@ class Watcher(Protocol):
         """An iteration is over; `iteration` counts from 0, `failed` is a number of episodes, the rest as `COLUMNS`."""
         ...
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
-        """An evaluation is over: numbers, {mean, low, high} intervals and text, nested as wished."""
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
+        """An evaluation after `done` iterations: numbers, {mean, low, high} intervals and text, nested as wished.
+
+        `iteration` has been told of these iterations, but perhaps not yet of the latest.
+        """
         ...
 
     def note(self, text: str) -> None:
@@ -61,7 +65,28 @@ class Watcher(Protocol):
         ...
 
 
+METHODS = tuple(name for name in vars(Watcher) if not name.startswith("_"))  # in the order in which they stand there
 QUIET = 30.0  # seconds
+
+
+def check_watcher(watcher: object) -> None:
+    """Raise `MarftError` naming the method that `watcher` lacks or that does not take what it will be told."""
+    kind = type(watcher).__name__
+    for name in METHODS:
+        method = getattr(watcher, name, None)
+        if not callable(method):
+            raise MarftError(
+                f"watcher: a {kind} has no method '{name}'; a watcher needs {', '.join(METHODS)} "
+                "(to hear of iterations or episodes alone, give functions as on_iteration and on_episode)"
+            )
+        _, *told = inspect.signature(getattr(Watcher, name)).parameters
+        try:
+            inspect.signature(method).bind(*told)
+        except TypeError as error:
+            call = f"{name}({', '.join(told)})"
+            raise MarftError(f"watcher: the method of a {kind} cannot be called as {call}: {error}") from None
+        except ValueError:  # written in C: it has no signature to be read
+            pass
 
 
 class Silent:
@@ -79,7 +104,7 @@ class Silent:
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Nothing."""
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -90,10 +115,10 @@ class Silent:
 
 
 class Progress:
-    """A watcher that prints, with a live panel underneath when `console` is a terminal."""
+    """A watcher that prints, with a live panel underneath when `console` is a terminal; in a notebook plain lines."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console or Console()
+        self._console = console or _console()
         self._clock = clock
         self._live: Live | None = None
         self._iterations = 0
@@ -134,7 +159,7 @@ class Progress:
         self._last = metrics
         self._print(iteration_line(metrics, self._iterations))
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """Print the title and one indented line per number."""
         self._print(title)
         rows = list(_report_lines(report))
@@ -171,6 +196,14 @@ class Progress:
         self._printed = self._clock()
         # A model's words must not be taken for markup, and a log line must stay one line
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _console() -> Console:
+    console = Console()
+    if not console.is_jupyter:
+        return console
+    # Else every line is an output of its own, set in HTML: the notebook of a long run would hold thousands of them
+    return Console(force_jupyter=False, force_terminal=False)
 
 
 def iteration_line(metrics: Mapping[str, Any], iterations: int) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args, overload
 
@@ -21,56 +21,105 @@ Record = dict[str, Any]
 """One episode as `episodes/*.jsonl` holds it, with `id`, `split` and `iteration`."""
 
 Play = Literal["train", "greedy", "sampled"]
+_NAME = re.compile(r"(train|evaluation)-([0-9]{6,9})")
 
 
 @dataclass(frozen=True)
-class File:
-    """`episodes/<name>.jsonl`: the training play of an iteration, or an evaluation after so many of them.
+class EpisodeFile:
+    """`episodes/train-NNNNNN.jsonl`, the play of iteration NNNNNN; or `evaluation-NNNNNN.jsonl`, after so many of them.
 
-    `greedy` counts the greedy episodes that an evaluation's file begins with.
+    `report` is where the report of an evaluation stands, or will stand (it is written after the episodes); training
+    play has none. This is the one place that knows which lines of an evaluation's file are greedy.
     """
 
     path: Path
     iteration: int
-    greedy: int | None = None
+    report: Path | None = None
 
     @property
-    def splits(self) -> tuple[Play, ...]:
+    def plays(self) -> tuple[Play, ...]:
         """What it may hold."""
-        return ("train",) if self.greedy is None else ("greedy", "sampled")
+        return ("train",) if self.report is None else ("greedy", "sampled")
 
-    def split(self, line: int) -> Play:
+    def play(self, line: int) -> Play:
         """Whose episode a line holds."""
-        return "train" if self.greedy is None else "greedy" if line < self.greedy else "sampled"
+        return "train" if self.report is None else "greedy" if line < self.greedy else "sampled"
 
     @cached_property
-    def lines(self) -> tuple[tuple[int, int], ...]:
-        """Where each line begins and ends, in bytes."""
+    def greedy(self) -> int:
+        """How many greedy episodes, one a task, an evaluation's file begins with; all others are sampled.
+
+        As many as its report has tasks; while there is none that can be read, as many as are different in the file.
+        """
+        if self.report is None:
+            return 0
+        try:
+            return int(json.loads(self.report.read_bytes())["tasks"])
+        except (OSError, ValueError, LookupError, TypeError):
+            tasks = set()
+            for line, (_, text) in enumerate(self.lines()):
+                try:
+                    tasks.add(str(self._record(line, text)["task"]["id"]))
+                except (LookupError, TypeError):
+                    raise MarftError(f"{self.path}: line {line + 1} is not an episode; the file is damaged") from None
+            return len(tasks)
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Where each line begins, in bytes, and the line; the last one may lack its end. Empty ones do not count."""
+        start = 0
         with self._open() as file:
-            ends = accumulate((len(line) for line in file), initial=0)
-            return tuple(pairwise(ends))
+            for text in file:
+                if text.strip():
+                    yield start, text
+                start += len(text)
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where each line begins and ends, in bytes."""
+        return tuple((start, start + len(text)) for start, text in self.lines())
 
     def read(self, line: int) -> Record:
         """The record of a line; raises `MarftError` when it is none."""
-        start, end = self.lines[line]
+        start, end = self.spans[line]
         with self._open() as file:
             file.seek(start)
             text = file.read(end - start)
+        about = {"id": f"{self.path.stem}:{line}", "split": self.play(line), "iteration": self.iteration}
+        return {**about, **self._record(line, text)}
+
+    def _record(self, line: int, text: bytes) -> Record:
         try:
-            record = json.loads(text)
+            found = json.loads(text)
+            if isinstance(found, dict):
+                return found
+            fault = "not an episode"
         except ValueError:
-            raise MarftError(
-                f"{self.path}: line {line + 1} is not valid JSON; the file is damaged, or was written anew meanwhile: "
-                "ask for the run's episodes once more"
-            ) from None
-        about = {"id": f"{self.path.stem}:{line}", "split": self.split(line), "iteration": self.iteration}
-        return {**about, **record}
+            fault = "not valid JSON"
+        raise MarftError(
+            f"{self.path}: line {line + 1} is {fault}; the file is damaged, or was written anew meanwhile: ask for the "
+            "run's episodes once more"
+        )
 
     def _open(self) -> BinaryIO:
         try:
             return open(self.path, "rb")
         except OSError as error:
             raise MarftError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+
+def episode_file(run: RunDirectory, name: str) -> EpisodeFile | None:
+    """The file `episodes/<name>.jsonl` of a run; None for one that belongs to no iteration, such as `failed`."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    report = run.path / "evaluations" / f"{found[2]}.json" if found[1] == "evaluation" else None
+    return EpisodeFile(run.episodes / f"{name}.jsonl", int(found[2]), report)
+
+
+def episode_files(run: RunDirectory) -> list[EpisodeFile]:
+    """All files of episodes that a run has now, by name."""
+    found = (episode_file(run, name) for name in run.episode_names())
+    return [each for each in found if each is not None]
 
 
 @dataclass(frozen=True)
@@ -80,15 +129,13 @@ class Episodes(Sequence[Record]):
     A record is read when it is asked for; nothing is kept. `only` leaves out one kind of an evaluation's episodes.
     """
 
-    files: tuple[File, ...]
+    files: tuple[EpisodeFile, ...]
     only: Play | None = None
 
     @classmethod
     def of(cls, run: RunDirectory) -> Episodes:
         """All episodes of a run as it is now."""
-        files = [_file(run, name) for name in run.episode_names()]
-        known = [each for each in files if each is not None]
-        return cls(tuple(sorted(known, key=lambda each: (each.iteration, each.greedy is None))))
+        return cls(tuple(sorted(episode_files(run), key=lambda each: (each.iteration, each.report is None))))
 
     def where(self, split: Play | None = None, iteration: int | None = None) -> Episodes:
         """Those of one kind of play (`train`, `greedy`, `sampled`), of one iteration, or both.
@@ -100,7 +147,7 @@ class Episodes(Sequence[Record]):
         files = [each for each in self.files if iteration in (None, each.iteration)]
         if split is None:
             return replace(self, files=tuple(files))
-        kept = tuple(each for each in files if split in each.splits)
+        kept = tuple(each for each in files if split in each.plays)
         return replace(self, files=() if self.only not in (None, split) else kept, only=split)
 
     def frame(self) -> DataFrame:
@@ -141,13 +188,14 @@ class Episodes(Sequence[Record]):
         return f"<{len(self)} episodes in {len(self.files)} files>"
 
     @cached_property
-    def _places(self) -> tuple[tuple[File, range], ...]:
+    def _places(self) -> tuple[tuple[EpisodeFile, range], ...]:
         """The lines of each file that are meant."""
         found = []
         for file in self.files:
-            count = len(file.lines)
-            greedy = min(file.greedy or 0, count)
-            start, end = (greedy, count) if self.only == "sampled" else (0, greedy if self.only == "greedy" else count)
+            start, end = 0, len(file.spans)
+            if self.only in ("greedy", "sampled"):
+                greedy = min(file.greedy, end)
+                start, end = (0, greedy) if self.only == "greedy" else (greedy, end)
             found.append((file, range(start, end)))
         return tuple(found)
 
@@ -156,22 +204,6 @@ _COLUMNS = (
     "id", "split", "iteration", "task", "kind", "prompt", "group", "sample", "success", "reward", "answer", "failed",
     "replies", "tokens", "last",
 )  # fmt: skip
-
-
-def _file(run: RunDirectory, name: str) -> File | None:
-    """A file of episodes; None for one that belongs to no iteration, such as `failed`."""
-    kind, _, number = name.partition("-")
-    if kind not in ("train", "evaluation") or not number.isdecimal():
-        return None
-    path = run.episodes / f"{name}.jsonl"
-    if kind == "train":
-        return File(path, int(number))
-    report = run.path / "evaluations" / f"{number}.json"
-    try:
-        tasks = int(json.loads(report.read_bytes())["tasks"])
-    except (OSError, ValueError, KeyError):  # written after the episodes: there is none yet
-        return None
-    return File(path, int(number), tasks)
 
 
 def _row(record: Record) -> dict[str, Any]:

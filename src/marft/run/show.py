@@ -60,7 +60,7 @@ class Phases:
     def iteration(self, metrics: Mapping[str, Any]) -> None:
         """Nothing is trained."""
 
-    def evaluation(self, title: str, report: Mapping[str, Any]) -> None:
+    def evaluation(self, title: str, report: Mapping[str, Any], done: int) -> None:
         """The command prints it in full."""
 
     def note(self, text: str) -> None:

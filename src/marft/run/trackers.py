@@ -9,12 +9,14 @@ trackio      on this machine: the tracked run is deleted and written anew from t
 wandb        goes on in the run of the same id; old rows stay beside the new, which come later in its history.
 mlflow       the same; the value that MLflow calls latest is the new one.
 
-NaN and infinities are logged as they are: all four show them. No tracker is imported before it is used.
+NaN and infinities are logged as they are: all four show them. No tracker is imported before it is used. A run that the
+user has open in wandb or trackio stays the user's: ours is another beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import importlib.util
 import io
 import json
@@ -46,8 +48,11 @@ class Tracker(Protocol):
         """The scalars of a row, or of an evaluation after `iteration` iterations (names under `evaluation/`)."""
         ...
 
-    def close(self) -> None:
-        """All that was logged is where it belongs, or in the tracker's own queue on the disk."""
+    def close(self, failed: bool) -> None:
+        """All that was logged is where it belongs, or in the tracker's own queue on the disk.
+
+        `failed`: an error ended the run, which is said where the tracker has a place for it.
+        """
         ...
 
 
@@ -89,8 +94,8 @@ class TensorBoard:
             self._board.add_scalar(key, value, iteration)
         self._board.flush()
 
-    def close(self) -> None:
-        """Close the file."""
+    def close(self, failed: bool) -> None:
+        """Close the file; it has no place for how the run ended."""
         self._board.close()
 
 
@@ -109,6 +114,7 @@ class Wandb:
             resume="allow",
             config=dict(opening.config),
             dir=folder,
+            reinit="create_new",  # else a run that the user has open would be gone on with, and ended
             settings=wandb.Settings(console="off", quiet=True),
         )
         # W&B's own steps only grow, but an evaluation is logged before the row of the iteration it belongs to
@@ -118,9 +124,9 @@ class Wandb:
         """Scalars with their iteration, which is the x axis of all charts."""
         self._run.log({"iteration": iteration, **scalars})
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Wait until all is sent, or on the disk in offline mode."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))
 
 
 class Mlflow:
@@ -151,9 +157,9 @@ class Mlflow:
         for first in range(0, len(metrics), 1000):  # at most 1000 in one request
             self._client.log_batch(self.known["id"], metrics=metrics[first : first + 1000])
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Say that the run is over; resuming opens it again."""
-        self._client.set_terminated(self.known["id"], "FINISHED")
+        self._client.set_terminated(self.known["id"], "FAILED" if failed else "FINISHED")
 
 
 class Trackio:
@@ -168,14 +174,17 @@ class Trackio:
                 for each in trackio.Api().runs(opening.project):
                     if each.id == opening.known["id"]:
                         each.delete()
-            self._run: Any = trackio.init(
+            theirs = trackio.config
+            # In a context of its own `init` finds no run of the user's, which it would end, and leaves none behind
+            self._run: Any = contextvars.Context().run(
+                trackio.init,
                 project=opening.project,
                 name=opening.name,
                 config=dict(opening.config),
                 resume="allow" if opening.known and remote else "never",
                 embed=False,
             )
-        self._finish: Any = trackio.finish  # of the run that `init` began last; the run's own would be heard at exit
+            trackio.config = theirs
         self.known = {"id": str(self._run.id)}
         if opening.known and not remote:
             for iteration, scalars in opening.history:
@@ -185,10 +194,10 @@ class Trackio:
         """Scalars at the step of that number."""
         self._run.log(dict(scalars), step=iteration)
 
-    def close(self) -> None:
-        """Wait until all is stored."""
+    def close(self, failed: bool) -> None:
+        """Wait until all is stored; trackio has no place for how the run ended."""
         with _unheard():
-            self._finish()
+            self._run.finish()
 
 
 OPENERS: Mapping[str, Callable[[Opening], Tracker]] = {
@@ -223,11 +232,11 @@ class Trackers:
             with self._surviving(name):
                 tracker.log(iteration, scalars)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Close all; closing twice does no harm."""
         for name, tracker in list(self._open.items()):
             with self._surviving(name):
-                tracker.close()
+                tracker.close(failed)
             self._open.pop(name, None)
 
     @contextlib.contextmanager

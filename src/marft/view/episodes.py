@@ -13,9 +13,10 @@ from marft.types import MarftError
 from marft.view.reading import NotHere
 
 PREVIEW = 160  # characters of a prompt or a reply in a list
-ID = re.compile(r"((?:train|evaluation)-\d{6}):(\d{1,9})")
+ID = re.compile(r"((?:train|evaluation)-[0-9]{6,9}):([0-9]{1,9})")
 SPLITS = ("train", "greedy", "sampled")
 OUTCOMES = ("won", "lost", "failed")
+CHANGES = ("up", "down", "same", "new")
 SORTS = ("newest", "oldest", "best", "worst", "risen", "fallen", "longest", "unlikely")
 LARGEST_PAGE = 500
 
@@ -25,12 +26,16 @@ Edge = tuple[str, str, bool]
 
 @dataclass(frozen=True)
 class Query:
-    """Which episodes, in which order, and which page of them; None does not filter."""
+    """Which episodes, in which order, and which page of them; None does not filter.
+
+    `change`: the reward rose, fell or stayed the same since the task was last played, or it was played the first time.
+    """
 
     split: str | None = None
     iteration: int | None = None
     agent: str | None = None
     outcome: str | None = None
+    change: str | None = None
     task: str | None = None
     search: str | None = None
     sort: str = "newest"
@@ -41,7 +46,7 @@ class Query:
     def of(cls, given: Mapping[str, str]) -> Query:
         """A query from the words of an address; an empty word asks for nothing. Raises `MarftError` naming the word."""
         words = {key: value for key, value in given.items() if value != ""}
-        for key, allowed in (("split", SPLITS), ("outcome", OUTCOMES), ("sort", SORTS)):
+        for key, allowed in (("split", SPLITS), ("outcome", OUTCOMES), ("change", CHANGES), ("sort", SORTS)):
             if key in words and words[key] not in allowed:
                 raise MarftError(f"{key}: there is no '{words[key]}'; choose from {', '.join(allowed)}")
         size = number(words, "size")
@@ -52,6 +57,7 @@ class Query:
             iteration=number(words, "iteration"),
             agent=words.get("agent"),
             outcome=words.get("outcome"),
+            change=words.get("change"),
             task=words.get("task"),
             search=words.get("search"),
             sort=words.get("sort", "newest"),

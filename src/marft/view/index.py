@@ -10,15 +10,17 @@ import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from marft.run.statistics import Interval, mean_interval
+from marft.run.directory import RunDirectory
+from marft.run.records import EpisodeFile, episode_file
+from marft.run.statistics import Interval
 from marft.types import MarftError
+from marft.view.band import mean_band
 from marft.view.episodes import Edge, Query, edges, parse_id, summary
-from marft.view.reading import FILE, NotHere, Signature, listing
+from marft.view.reading import NotHere, Signature, listing
 
 _TABLE = """
 CREATE TABLE episodes (
@@ -34,16 +36,17 @@ _COLUMNS = (
 )
 _LISTED = _COLUMNS.replace("said", "change")  # without all that was said, a list is sorted many times faster
 # Change: the reward minus the mean reward of the same task in the same split the previous time it was played. What
-# failed was paid nothing for its play, so it neither has a change nor counts in a mean
+# failed was paid nothing for its play, so it neither has a change nor counts in a mean. Rounded, so that the error of a
+# mean of equal rewards is no change (+ 0.0: nor is it -0)
 _CHANGES = """
 CREATE TEMP TABLE means AS
     SELECT task, split, iteration, lag(avg(reward)) OVER (PARTITION BY task, split ORDER BY iteration) AS before
     FROM episodes WHERE NOT failed GROUP BY task, split, iteration;
 CREATE INDEX temp.of_means ON means (task, split, iteration);
-UPDATE episodes SET change = CASE WHEN failed THEN NULL ELSE reward - (
+UPDATE episodes SET change = CASE WHEN failed THEN NULL ELSE round(reward - (
     SELECT before FROM means
     WHERE means.task = episodes.task AND means.split = episodes.split AND means.iteration = episodes.iteration
-) END;
+), 12) + 0.0 END;
 DROP TABLE means;
 """
 # `time` puts an evaluation after n iterations just before the training play of iteration n
@@ -64,14 +67,22 @@ _OUTCOMES = {
     "lost": "NOT failed AND success < 0.5",
     "failed": "failed",
 }
+_CHANGED = {
+    "up": "change > 0",
+    "down": "change < 0",
+    "same": "change = 0",
+    "new": "change IS NULL AND NOT failed",
+}
+State = tuple[Signature, Signature | None]
+"""Of a file of episodes and, of an evaluation, of its report."""
 
 
 @dataclass
 class Played:
     """What is known of one file of episodes beside its rows: D as played, by how many episodes, and the intervals."""
 
-    state: tuple[Signature, int | None]
-    iteration: int
+    file: EpisodeFile
+    state: State
     episodes: int = 0
     edges: Counter[Edge] = field(default_factory=Counter)
     intervals: dict[str, Interval] | None = None
@@ -80,36 +91,49 @@ class Played:
 class EpisodeIndex:
     """All episodes of a run. `refresh` brings it up to date; every question is about the state it found."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
         self.played: dict[str, Played] = {}
+        self._damaged: dict[str, tuple[State, str]] = {}
         self._base = sqlite3.connect(":memory:", check_same_thread=False)  # who calls holds the run's lock
         self._base.row_factory = sqlite3.Row
         self._base.executescript(_TABLE)
 
-    def refresh(self, greedy: Mapping[int, int]) -> None:
-        """Read the files that are new or have changed; `greedy[n]` is how many tasks the evaluation after n played.
+    @property
+    def damaged(self) -> list[str]:
+        """A sentence for each file that was left out when the index was last brought up to date."""
+        return [sentence for _, (_, sentence) in sorted(self._damaged.items())]
 
-        Raises `MarftError` naming the file and the line that is no episode; what was read before stays.
-        """
-        files = {name: state for name, state in listing(self.folder).items() if FILE.fullmatch(name)}
-        changed = False
-        for name in self.played.keys() - files.keys():
-            self._base.execute("DELETE FROM episodes WHERE file = ?", (name.removesuffix(".jsonl"),))
-            del self.played[name]
-            changed = True
-        try:
-            for name, state in files.items():
-                kind, iteration = _parts(name)
-                tasks = greedy.get(iteration) if kind == "evaluation" else None
-                known = self.played.get(name)
-                if known is None or known.state != (state, tasks):
-                    changed = True
-                    self._read(name, (state, tasks))
-        finally:
-            if changed:
-                self._base.executescript(_CHANGES)
-                self._base.commit()
+    def refresh(self) -> None:
+        """Read the files that are new or have changed. A damaged one is left out (`damaged`); all others are there."""
+        there = self._files()
+        known = {name: each.state for name, each in self.played.items()}
+        known |= {name: state for name, (state, _) in self._damaged.items()}
+        changed = {
+            name for name in known.keys() | there.keys() if name not in there or known.get(name) != there[name][1]
+        }
+        for name in sorted(changed):
+            self._base.execute("DELETE FROM episodes WHERE file = ?", (name,))
+            self.played.pop(name, None)
+            self._damaged.pop(name, None)
+            if name in there:
+                try:
+                    self._read(*there[name])
+                except MarftError as error:
+                    self._damaged[name] = (there[name][1], str(error))
+        if changed:
+            self._base.executescript(_CHANGES)
+            self._base.commit()
+
+    def _files(self) -> dict[str, tuple[EpisodeFile, State]]:
+        """The files of episodes by the names of their ids, as they stand now."""
+        found = {}
+        reports = listing(self.run.path / "evaluations")
+        for name, state in listing(self.run.episodes).items():
+            file = episode_file(self.run, name.removesuffix(".jsonl")) if name.endswith(".jsonl") else None
+            if file is not None:
+                found[file.path.stem] = file, (state, None if file.report is None else reports.get(file.report.name))
+        return found
 
     def query(self, query: Query) -> dict[str, Any]:
         """{"total", "items"}: how many episodes there are, and one page of them."""
@@ -130,9 +154,11 @@ class EpisodeIndex:
         """The whole record of an episode, with its `id`, `split` and `iteration`."""
         file, line = parse_id(identity)
         row = self._base.execute(f"SELECT {_LISTED} FROM episodes WHERE file = ? AND line = ?", (file, line)).fetchone()
+        if file in self._damaged:
+            raise MarftError(self._damaged[file][1])
         if row is None:
             raise NotHere(f"id: there is no episode '{identity}' in this run")
-        path = self.folder / f"{row['file']}.jsonl"
+        path = self.played[file].file.path
         try:
             with open(path, "rb") as opened:
                 opened.seek(row["start"])
@@ -148,14 +174,14 @@ class EpisodeIndex:
         return [{key: found[key] for key in keys} for found in map(item, rows)]
 
     def intervals(self) -> dict[int, dict[str, Interval]]:
-        """By iteration of training play: 95% intervals of mean success and reward, tasks as the unit."""
+        """By iteration of training play: 95% intervals of the mean success and reward over its episodes, tasks as the
+        unit."""
         found = {}
         for name, played in self.played.items():
-            kind, iteration = _parts(name)
-            if kind == "train":
+            if played.file.report is None:
                 if played.intervals is None:
-                    played.intervals = self._intervals(name.removesuffix(".jsonl"))
-                found[iteration] = played.intervals
+                    played.intervals = self._intervals(name)
+                found[played.file.iteration] = played.intervals
         return found
 
     def _intervals(self, file: str) -> dict[str, Interval]:
@@ -167,34 +193,30 @@ class EpisodeIndex:
         tasks, success = [row["task"] for row in rows], [row["success"] for row in rows]
         rate = all(0.0 <= each <= 1.0 for each in success)
         return {
-            "success": mean_interval(success, tasks, bounded=rate),
-            "reward": mean_interval([row["reward"] for row in rows], tasks, bounded=False),
+            "success": mean_band(success, tasks, bounded=rate),
+            "reward": mean_band([row["reward"] for row in rows], tasks, bounded=False),
         }
 
-    def _read(self, name: str, state: tuple[Signature, int | None]) -> None:
-        """Put the episodes of a file into the table, in the place of those it held before."""
-        (kind, iteration), file, path = _parts(name), name.removesuffix(".jsonl"), self.folder / name
-        self._base.execute("DELETE FROM episodes WHERE file = ?", (file,))
-        self.played.pop(name, None)
-        played, rows = Played(state, iteration), []
-        for line, (start, text) in enumerate(_lines(path)):
+    def _read(self, file: EpisodeFile, state: State) -> None:
+        """Put the episodes of a file into the table; raises `MarftError` naming the line that is none."""
+        played, rows = Played(file, state), []
+        for line, (start, text) in enumerate(file.lines()):
             try:
                 record = json.loads(text)
                 row = summary(record)
                 found = edges(record)
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise MarftError(f"{path}: line {line + 1} is not an episode; the file is damaged") from None
-            rows.append({**row, "file": file, "line": line, "start": start, "length": len(text)})
+                raise MarftError(f"{file.path}: line {line + 1} is not an episode; the file is damaged") from None
+            rows.append({**row, "file": file.path.stem, "line": line, "start": start, "length": len(text)})
             if not row["failed"]:
                 played.episodes += 1
                 played.edges += found
-        tasks = state[1] if state[1] is not None else len({row["task"] for row in rows})
+        time = 2 * file.iteration + (file.report is None)
         for row in rows:
-            split = "train" if kind == "train" else "greedy" if row["line"] < tasks else "sampled"
-            row |= {"split": split, "iteration": iteration, "time": 2 * iteration + (kind == "train")}
+            row |= {"split": file.play(row["line"]), "iteration": file.iteration, "time": time}
         marks = ", ".join(f":{column}" for column in _COLUMNS.split(", "))
         self._base.executemany(f"INSERT INTO episodes ({_COLUMNS}) VALUES ({marks})", map(_storable, rows))
-        self.played[name] = played
+        self.played[file.path.stem] = played
 
 
 def item(row: sqlite3.Row) -> dict[str, Any]:
@@ -230,26 +252,9 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     conditions = [condition for condition, _ in found]
     if query.outcome is not None:
         conditions.append(f"({_OUTCOMES[query.outcome]})")
+    if query.change is not None:
+        conditions.append(f"({_CHANGED[query.change]})")
     return conditions, [_text(value) for _, value in found]
-
-
-def _parts(name: str) -> tuple[str, int]:
-    found = FILE.fullmatch(name)
-    assert found is not None, "only names that match are read"
-    return found[1], int(found[2])
-
-
-def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
-    """Where each line of a file begins, and the line; a last line without an end is one too (it is written whole)."""
-    try:
-        with open(path, "rb") as file:
-            start = 0
-            for text in file:
-                if text.strip():
-                    yield start, text
-                start += len(text)
-    except OSError as error:
-        raise MarftError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _storable(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,14 +29,18 @@ class RunView:
 
     def __init__(self, run: RunDirectory) -> None:
         self.files = RunFiles(run)
-        self._index = EpisodeIndex(run.episodes)
+        self._index = EpisodeIndex(run)
         self._learnt = Learnt(run.path / "learnt")
         self._lock = threading.RLock()
 
     def about(self) -> dict[str, Any]:
-        """What the list of runs says of it, but for its id and name; a damaged run says so in `error`."""
+        """What the list of runs says of it, but for its id and name; a damaged run says so in `error`.
+
+        `damaged` has a sentence for each file of episodes that was left out, once somebody has asked for what is in
+        them: to read them all would keep the list waiting.
+        """
         with self._lock:
-            files, live = self.files, self.files.live
+            files, live, damaged = self.files, self.files.live, self._index.damaged
             told: dict[str, Any] = {
                 "path": str(files.path),
                 "live": live,
@@ -45,7 +49,8 @@ class RunView:
                 "agents": [],
                 "level": None,
                 "started": files.started,
-                "stamp": files.stamp(live),
+                "stamp": files.stamp(live, damaged),
+                "damaged": damaged,
                 "episodes_held": 0,
                 "episodes_all": 0,
             }
@@ -97,7 +102,7 @@ class RunView:
             return {
                 "agents": team.agents(config),
                 "dependency": team.organisation(config),
-                **team.played(each for each in files if iteration in (None, each.iteration)),
+                **team.played(each for each in files if iteration in (None, each.file.iteration)),
                 "influence": team.influence(reports, iteration),
             }
 
@@ -107,7 +112,7 @@ class RunView:
             reports = self.files.evaluations
             by_iteration: dict[int, list[Played]] = {iteration: [] for iteration in reports}
             for each in self.index().played.values():
-                by_iteration.setdefault(each.iteration, []).append(each)
+                by_iteration.setdefault(each.file.iteration, []).append(each)
             return {
                 iteration: {**team.played(files), "influence": team.influence(reports, iteration)}
                 for iteration, files in sorted(by_iteration.items())
@@ -150,9 +155,7 @@ class RunView:
     def index(self) -> EpisodeIndex:
         """The index of episodes, up to date."""
         with self._lock:
-            reports = self.files.evaluations
-            greedy = {n: report["tasks"] for n, report in reports.items() if isinstance(report.get("tasks"), int)}
-            self._index.refresh(greedy)
+            self._index.refresh()
             return self._index
 
 

@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,14 +15,13 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from marft.run.directory import RunDirectory, read_jsonl
+from marft.run.records import episode_files
 from marft.types import MarftError
 
 T = TypeVar("T")
 Signature = tuple[int, int, int]
 """Size, time of the last change in nanoseconds, inode: what tells two states of a file apart."""
 
-FILE = re.compile(r"(train|evaluation)-(\d{6})\.jsonl")
-"""The name of a file of episodes."""
 FOLDERS = ("evaluations", "episodes", "learnt")
 
 
@@ -76,7 +74,7 @@ class RunFiles:
     @property
     def episodes(self) -> int:
         """How many episodes are written."""
-        return sum(self._lines(self.run.episodes / name) for name in listing(self.run.episodes) if FILE.fullmatch(name))
+        return sum(self._lines(file.path) for file in episode_files(self.run))
 
     @property
     def live(self) -> bool:
@@ -101,9 +99,9 @@ class RunFiles:
                 began.append(mark.stat().st_mtime)
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(began))) if began else None
 
-    def stamp(self, live: bool) -> str:
-        """A word that changes whenever anything to be seen has changed on the disk."""
-        seen: list[object] = [live]
+    def stamp(self, *told: object) -> str:
+        """A word that changes whenever anything to be seen has changed on the disk, or something of `told` has."""
+        seen: list[object] = [*told]
         for file in (self.run.config_file, self.run.metrics_file):
             seen.append(signature(file) if file.exists() else None)
         for folder in FOLDERS:

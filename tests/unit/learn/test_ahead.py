@@ -364,10 +364,13 @@ def test_other_words_are_passed_on():
         def iteration(self, metrics):
             said.append(metrics)
 
+        def evaluation(self, title, report, done):
+            said.append((title, report, done))
+
     side = Side(Both(Hears()), 0)
     side.note("hello")
     side.iteration({"iteration": 3})
     side.start({})
-    side.evaluation("x", {})
+    side.evaluation("x", {}, 4)
     side.finish()
-    assert said == ["hello", {"iteration": 3}]
+    assert said == ["hello", {"iteration": 3}, ("x", {}, 4)]

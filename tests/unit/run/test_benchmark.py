@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builders import World, team_of
+from builders import World, config_of, team_of
 from marft.config import EnvironmentConfig, EvaluationConfig
 from marft.run import benchmark
 from marft.run.benchmark import (
@@ -15,6 +15,7 @@ from marft.run.benchmark import (
     benchmark_environment,
     carried,
     read_benchmarks,
+    reward_in,
     team_in,
     teams_on,
 )
@@ -157,10 +158,24 @@ def test_a_world_is_loaded_once_and_said_to_be():
     heard = []
     watcher = SimpleNamespace(phase=heard.append)
     worlds = Worlds(watcher)
-    one = worlds.environment(SUMS, "a")
-    assert worlds.environment(EnvironmentConfig(**SUMS.model_dump()), "b") is one
-    assert worlds.environment(carried(SUMS, RELAY), "c") is not one
+    one = worlds.environment(SUMS, None, "a")
+    assert worlds.environment(EnvironmentConfig(**SUMS.model_dump()), None, "b") is one
+    assert worlds.environment(SUMS, "math:hypot", "b") is not one  # but is not loaded anew
+    assert worlds.environment(carried(SUMS, RELAY), None, "c") is not one
     assert heard == ["loading environment reasoning"] * 2
+
+
+def test_a_runs_reward_pays_in_its_own_world_alone():
+    own = EnvironmentConfig(name="math", benchmark="gsm8k", path="train.jsonl", decide=None, answerer="bob")
+    config = config_of("ann", "bob", environment=own.model_dump(), reward="mine:pay")
+
+    def paid_on(name, path=None):
+        return reward_in(found_for(name, own, path), config)
+
+    assert reward_in(own, config) == paid_on("gsm8k") == paid_on("gsm8k", "other.jsonl") == "mine:pay"
+    assert paid_on("math500") is paid_on("reasoning:chain_sum") is None
+    assert reward_in(carried(SUMS, own), config) is None
+    assert reward_in(own, config.model_copy(update={"reward": None})) is None
 
 
 def test_another_world_brings_its_own_tools_and_takes_the_old_ones_away():

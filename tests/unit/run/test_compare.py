@@ -152,6 +152,50 @@ def test_one_run_on_several_benchmarks(runs):
     assert "evaluating, greedy (reasoning:products)" in heard.phases
 
 
+def paid_three(task, messages, outcome):
+    return 3.0
+
+
+def paid_by_name(task, messages, outcome):
+    return {"bob": len(messages["bob"]) + 0.5}
+
+
+def rewards(report):
+    return {part: report[part]["reward"]["mean"] for part in ("sampled", "greedy")}
+
+
+def test_a_run_is_paid_by_its_own_reward_alone_or_in_a_comparison(runs):
+    a = runs("a", "7", reward=f"{__name__}:paid_three")
+    b = runs("b", "777", reward=f"{__name__}:paid_by_name")
+    wins = answers("7", heldout(SUM, 6))
+    c = runs("c", "7", agents=("ed",))  # whom no reward of another team names
+    terms = Terms(influence=False)
+    found = compare_runs([a, b, c], None, (), terms, Silent())[""]["runs"]
+    assert {name: rewards(each) for name, each in found.items()} == {
+        name: {"sampled": pytest.approx(paid), "greedy": pytest.approx(paid)}
+        for name, paid in {a: 3.0, b: 3.5, c: wins}.items()
+    }
+    assert all(each["sampled"]["failed"] == 0 for each in found.values())
+    for name in (a, b, c):
+        team, _ = compare.open_team(name)
+        assert rewards(evaluate_run(team, terms, name, Silent())[""]) == rewards(found[name])
+
+
+def test_elsewhere_the_worlds_own_reward_is_shown(runs):
+    """A run of sums on sums (as its own benchmark) and on products, alone and beside a run of products."""
+    products = {**SUM, "dataset": "products"}
+    a = runs("a", "7", reward=f"{__name__}:paid_three")
+    b = runs("b", "7", environment=products)
+    on = Terms((Benchmark("reasoning:chain_sum"), Benchmark("reasoning:products")), 3, 1, influence=False)
+    alone = evaluate_run(compare.open_team(a)[0], on, a, Silent())
+    together = compare_runs([a, b], None, (), on, Silent())
+    for found in (alone, {name: each["runs"][a] for name, each in together.items()}):
+        assert rewards(found["reasoning:chain_sum"]) == {"sampled": 3.0, "greedy": 3.0}
+        assert rewards(found["reasoning:products"])["greedy"] <= 1.0
+    asked = compare_runs([b, a], None, (), Terms(limit=3, samples=1), Silent())[""]["runs"]
+    assert max(*rewards(asked[a]).values(), *rewards(asked[b]).values()) <= 1.0  # b's world is not a's
+
+
 def test_the_difference_is_of_task_means_by_kind_and_failures_count():
     """x: 0 and 1 of two samples become 1 and 1 (+.5); y: 1 and 1 become a failure and 1 (-.5); so 0 in all."""
 

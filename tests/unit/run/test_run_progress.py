@@ -5,7 +5,18 @@ import io
 import pytest
 from rich.console import Console
 
-from marft.run.progress import Progress, Silent, Watcher, duration, iteration_line, sparkline, time_left
+from marft.notebook import LiveFigure
+from marft.run.progress import (
+    Progress,
+    Silent,
+    Watcher,
+    check_watcher,
+    duration,
+    iteration_line,
+    sparkline,
+    time_left,
+)
+from marft.types import MarftError
 
 METRICS = {
     "iteration": 2,
@@ -91,7 +102,7 @@ def test_an_evaluation_is_no_part_of_an_iterations_time():
     progress = Progress(plain_console(), clock)
     progress.start({}, iterations=4)
     clock.now = 500.0
-    progress.evaluation("before", {})
+    progress.evaluation("before", {}, 0)
     clock.now = 510.0
     progress.iteration({"iteration": 0})
     assert "30 s left" in drawn(progress)
@@ -109,6 +120,7 @@ def test_an_evaluation_is_printed_in_full():
             "note": "[bold]not markup[/bold]",
             "missing": None,
         },
+        done=0,
     )
     assert progress._console.file.getvalue().splitlines() == [
         "Held-out, before",
@@ -131,10 +143,27 @@ def test_silent_says_nothing(capfd):
     watcher.start({"a": 1}, iterations=2)
     watcher.phase("playing", 1, 2)
     watcher.iteration(METRICS)
-    watcher.evaluation("before", {"success": 1.0})
+    watcher.evaluation("before", {"success": 1.0}, 0)
     watcher.note("text")
     watcher.finish()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_watcher_that_lacks_a_method_or_takes_too_little_is_named():
+    for watcher in (Silent(), Progress(plain_console()), LiveFigure()):
+        check_watcher(watcher)
+
+    class Old(Silent):
+        def evaluation(self, title, report):
+            """As if nobody said how far the run is."""
+
+    class Deaf(Silent):
+        note = None
+
+    with pytest.raises(MarftError, match=r"evaluation\(title, report, done\): too many positional arguments"):
+        check_watcher(Old())
+    with pytest.raises(MarftError, match=r"watcher: a Deaf has no method 'note'; .*on_iteration and on_episode"):
+        check_watcher(Deaf())
 
 
 def test_sparkline():

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 
@@ -56,20 +57,30 @@ SUCCESS, KL, HELD_OUT = "success", "update/ann/kl", "evaluation/sampled/success"
 READ = "import json, sys\nfrom pathlib import Path\nfolder = Path(sys.argv[1])\n"
 
 
-def written(run, name, read="", **environment):
-    """Let a process of its own write and another read (wandb's files are whole when it has ended); what was read."""
+def executed(run, name, *codes, **environment):
+    """Let a process for each code work on the run (wandb's files are whole when it has ended); what the last said."""
     home = run.path.parent / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     ours = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "MLFLOW", "TRACKIO"))}
     environment = {**ours, "HOME": str(home), "HF_HUB_OFFLINE": "1", **environment}
     out = ""
-    for code in (WRITE, f"{READ}{read}\nprint(json.dumps(found))") if read else (WRITE,):
+    for code in codes:
         done = subprocess.run(
             [sys.executable, "-c", code, str(run.path), name], capture_output=True, text=True, timeout=120,
             cwd=home, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         out = done.stdout
+    return out
+
+
+def reading(read):
+    return f"{READ}{read}\nprint(json.dumps(found))"
+
+
+def written(run, name, read="", **environment):
+    """Let one process write and another read; what was read."""
+    out = executed(run, name, WRITE, *([reading(read)] if read else []), **environment)
     assert [row["success"] for row in read_metrics(run.path)] == [0.5, 0.75]
     return json.loads(out) if read else None
 
@@ -137,8 +148,7 @@ found = {"id": one.info.run_id, "name": one.info.run_name, "status": one.info.st
     assert not {"phase", "nothing", "iteration"} & set(found["names"])
 
 
-def test_wandb_goes_on_in_the_same_run(run):
-    read = """
+RECORDS = """
 from wandb.proto import wandb_internal_pb2 as proto
 
 def records(path):  # LevelDB's log: blocks of 32 KiB of pieces with checksum, length and kind (1 whole, 4 last)
@@ -152,7 +162,11 @@ def records(path):  # LevelDB's log: blocks of 32 KiB of pieces with checksum, l
         if kind in (1, 4):
             yield proto.Record.FromString(whole)
             whole = b""
+"""
 
+
+def test_wandb_goes_on_in_the_same_run(run):
+    read = """
 files = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
 found = {"runs": [], "rows": [], "axes": []}
 for file in files:
@@ -168,7 +182,7 @@ for file in files:
             rows.append({each.key or each.nested_key[0]: each.value_json for each in record.history.item})
     found["rows"].append(rows)
 """
-    found = written(run, "wandb", read, WANDB_MODE="offline")
+    found = written(run, "wandb", RECORDS + read, WANDB_MODE="offline")
     identity = json.loads((run.path / "trackers.json").read_text())["wandb"]["id"]
     assert found["runs"] == [[identity, "run", "games", "duo"]] * 2
     assert found["axes"] == [["*", "iteration"]] * 2
@@ -182,6 +196,101 @@ for file in files:
     ]
     assert [row[KL] for row in first if KL in row] == ["NaN", "Infinity"]
     assert not any({"phase", "nothing"} & row.keys() for row in first)
+
+
+# Two starts of one run: the first ends as `sys.argv` says, by an error or in order
+END = """
+import contextlib, sys
+from pathlib import Path
+from marft.config.learning import RunConfig
+from marft.run.directory import RunDirectory
+from marft.run.metrics import MetricsWriter
+
+run, settings, notes = RunDirectory(Path(sys.argv[1])), RunConfig(trackers=[sys.argv[2]], project="games"), []
+
+def end(start, error):
+    with contextlib.suppress(KeyboardInterrupt, ValueError), MetricsWriter(run, start, settings, notes.append) as writer:
+        writer.write(start, {"success": 0.5})
+        if error:
+            raise error
+    assert notes == [], notes
+"""
+
+
+def test_mlflow_hears_how_a_run_ended(run, tmp_path):
+    tell = """
+import json
+from mlflow import MlflowClient
+found = []
+for start, error in enumerate((ValueError("a crash"), None, KeyboardInterrupt())):
+    end(start, error)
+    known = json.loads((run.path / "trackers.json").read_text())["mlflow"]["id"]
+    found.append(MlflowClient().get_run(known).info.status)
+print(json.dumps(found))
+"""
+    place = {"MLFLOW_TRACKING_URI": f"file://{tmp_path / 'mlflow'}", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    found = executed(run, "mlflow", END + tell, **place, MLFLOW_DISABLE_TELEMETRY="true")
+    assert json.loads(found) == ["FAILED", "FINISHED", "FAILED"]
+
+
+def test_wandb_hears_how_a_run_ended(run):
+    read = """
+files = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+found = [record.exit.exit_code for file in files for record in records(file) if record.WhichOneof("record_type") == "exit"]
+"""
+    codes = (f"{END}end(0, ValueError('a crash'))", f"{END}end(1, None)", reading(RECORDS + read))
+    assert json.loads(executed(run, "wandb", *codes, WANDB_MODE="offline")) == [1, 0]
+
+
+def test_a_run_that_the_user_has_open_in_wandb_stays_open(run):
+    use = """
+import os, wandb
+mine = wandb.init(project="mine", dir=os.getcwd(), settings=wandb.Settings(quiet=True, console="off"))
+mine.log({"x": 1})
+end(0, None)
+assert wandb.run is mine
+mine.log({"x": 2})
+mine.finish()
+assert wandb.run is None
+end(1, None)
+assert wandb.run is None
+"""
+    read = """
+def keys(place):
+    return [sorted({each.key or each.nested_key[0] for each in record.history.item} - {"_step", "_timestamp", "_runtime"})
+            for file in place.glob("wandb/offline-run-*/*.wandb") for record in records(file)
+            if record.WhichOneof("record_type") == "history"]
+found = [keys(Path.cwd()), keys(folder)]
+"""
+    codes = (END + use, reading(RECORDS + read))
+    mine, ours = json.loads(executed(run, "wandb", *codes, WANDB_MODE="offline"))
+    assert mine == [["x"], ["x"]]
+    assert ours == [["iteration", "success"]] * 2
+
+
+def test_a_run_that_the_user_has_open_in_trackio_stays_open(run, tmp_path):
+    use = """
+import trackio
+from trackio.context_vars import current_run
+mine = trackio.init(project="mine", name="mine", config={"mine": 1}, embed=False)
+trackio.log({"x": 1})
+end(0, None)
+assert current_run.get() is mine
+assert trackio.config["mine"] == 1
+trackio.log({"x": 2})
+trackio.finish()
+end(1, None)
+assert current_run.get() is None
+"""
+    read = """
+import trackio
+from trackio.sqlite_storage import SQLiteStorage
+logs = {project: [log for each in trackio.Api().runs(project)
+                  for log in SQLiteStorage.get_logs(project, each.name, run_id=each.id)] for project in ("mine", "games")}
+found = {project: [[log.get("x"), log.get("success")] for log in each] for project, each in logs.items()}
+"""
+    found = json.loads(executed(run, "trackio", END + use, reading(read), TRACKIO_DIR=str(tmp_path / "trackio")))
+    assert found == {"mine": [[1, None], [2, None]], "games": [[None, 0.5], [None, 0.5]]}
 
 
 def test_an_interval_is_its_mean_with_bounds_beside_it():
@@ -208,7 +317,8 @@ class Fake:
         self._maybe(len(self.logged) + 1)
         self.logged.append(iteration)
 
-    def close(self):
+    def close(self, failed):
+        self.failed = failed
         self._maybe(-1)
 
 
@@ -228,6 +338,28 @@ def test_one_that_fails_is_named_once_and_stops_nothing(run, monkeypatch, fails_
     assert notes == [
         "run.trackers: wandb is left out from here on (the network is gone); metrics.jsonl has every number"
     ]
+
+
+def test_a_polite_stop_is_no_error(tmp_path, monkeypatch):
+    made, config = [], config_of("ann", "bob", iterations=2, evaluation={"tasks": 0}, run={"trackers": ["wandb"]})
+    monkeypatch.setattr(trackers, "OPENERS", {"wandb": lambda _: Fake(None, made)})
+    monkeypatch.setattr(launch, "check_trackers", lambda settings, source: None)
+
+    class Interrupting(Silent):
+        """Asks the run to stop once, as Ctrl-C does, or fails."""
+
+        def __init__(self, error):
+            self.error = error
+
+        def iteration(self, metrics):
+            if self.error is not None:
+                raise self.error
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert launch.start(config, (), tmp_path / "stopped", Interrupting(None)).exit_code == 130
+    with pytest.raises(ValueError, match="a crash"):
+        launch.start(config, (), tmp_path / "failed", Interrupting(ValueError("a crash")))
+    assert [(each.logged, each.failed) for each in made] == [([0], False), ([0], True)]
 
 
 def test_one_that_fails_is_told_as_a_warning_where_nobody_watches(run, monkeypatch):

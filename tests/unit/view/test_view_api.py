@@ -179,7 +179,6 @@ def test_a_damaged_file_is_one_sentence(run: Path) -> None:
         ("metrics.jsonl", '{"success": 1}\n', "metrics"),
         ("evaluations/000000.json", "[1", "evaluations"),
         ("evaluations/000000.json", "[1]", "team"),
-        ("episodes/train-000000.jsonl", "{}\n", "episodes"),
         ("config.yaml", "a: [", "team"),
         ("config.yaml", "just words", "team"),
     ],

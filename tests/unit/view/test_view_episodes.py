@@ -8,6 +8,7 @@ import pytest
 from view_runs import action, episode, lines, write, write_run
 
 from marft.run.directory import RunDirectory
+from marft.run.records import Episodes
 from marft.types import MarftError
 from marft.view.episodes import Query
 from marft.view.library import RunView
@@ -65,6 +66,11 @@ def ids(view: RunView, **words: str) -> list[str]:
         ({"outcome": "lost"}, "e1:1 t0:1 t0:2"),
         ({"outcome": "failed"}, "t1:1"),
         ({"outcome": "lost", "split": "train"}, "t0:1 t0:2"),
+        ({"change": "up"}, "t1:0"),
+        ({"change": "down"}, "t1:2"),
+        ({"change": "same"}, ""),
+        ({"change": "new"}, "t1:3 e1:0 e1:1 t0:0 t0:1 t0:2"),  # what failed earned nothing: it is not among them
+        ({"change": "new", "outcome": "won"}, "t1:3 e1:0 t0:0"),
         ({"task": "b"}, "t1:1 t1:2 t0:2"),
         ({"search": "ÉLAN"}, "t0:2"),  # without regard to case
         ({"search": "what is c?"}, "t1:3 e1:0 e1:1"),  # the task's prompt
@@ -119,6 +125,15 @@ def test_a_change_leaps_over_iterations_without_the_task_and_over_failures(tmp_p
     assert [each["change"] for each in RunView(RunDirectory.open(run)).items()] == [None, None, None, 3.0]
 
 
+def test_the_mean_of_equal_rewards_is_no_change(tmp_path: Path) -> None:
+    assert (0.1 + 0.1 + 0.1) / 3 > 0.1  # in binary fractions, by the last digit
+    played = [episode("a", 0.1)] * 3
+    run = write_run(tmp_path / "run", episodes={"train-000000": played, "train-000001": played[:1]})
+    view = RunView(RunDirectory.open(run))
+    assert ids(view, change="same") == ["t1:0"]
+    assert str(view.items()[-1]["change"]) == "0.0"
+
+
 def test_pages_follow_each_other(view: RunView) -> None:
     pages = [view.episodes(Query.of({"size": "4", "page": str(page), "sort": "oldest"})) for page in range(4)]
     assert [len(each["items"]) for each in pages] == [4, 4, 1, 0]
@@ -132,6 +147,7 @@ def test_pages_follow_each_other(view: RunView) -> None:
         ({"sort": "rising"}, "sort: there is no 'rising'"),
         ({"split": "test"}, "split: there is no 'test'; choose from train, greedy, sampled"),
         ({"outcome": "drawn"}, "outcome: there is no 'drawn'"),
+        ({"change": "rose"}, "change: there is no 'rose'; choose from up, down, same, new"),
         ({"iteration": "-1"}, "iteration: '-1' is not a whole number"),
         ({"page": "1.5"}, "page: '1.5' is not a whole number"),
         ({"size": "0"}, "size: 0 is not between 1 and 500"),
@@ -216,13 +232,51 @@ def test_files_that_appear_change_and_vanish_are_followed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("line", ['{"task": ', "[]", "{}", '{"task": {"id": 1}, "actions": 7}', '{"task": null}'])
-def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
-    run = write_run(tmp_path / "run", episodes={"train-000000": [episode("a")]})
-    write(run / "episodes" / "train-000001.jsonl", lines([episode("a")]) + line + "\n")
+def test_a_damaged_file_is_left_out_and_named(tmp_path: Path, line: str) -> None:
+    rows = [{"iteration": each, "success": 1.0} for each in range(3)]
+    good = {f"train-00000{each}": [episode("a", 1.0), episode("b", 1.0)] for each in (0, 2)}
+    run = write_run(tmp_path / "run", rows=rows, episodes=good)
+    damaged = run / "episodes" / "train-000001.jsonl"
+    write(damaged, lines([episode("a")]) + line + "\n")
     view = RunView(RunDirectory.open(run))
+    before = view.about()["stamp"]
     for _ in range(2):  # asking again does not make it whole
-        with pytest.raises(MarftError, match=r"train-000001\.jsonl: line 2 is not an episode; the file is damaged"):
-            view.items()
+        assert ids(view, sort="oldest") == ["t0:0", "t0:1", "t2:0", "t2:1"]
+        assert view.about()["damaged"] == [f"{damaged}: line 2 is not an episode; the file is damaged"]
+    assert view.about()["stamp"] != before  # so a page that follows the run is told
+    assert view.team()["episodes"] == 4
+    metrics = view.metrics()
+    assert metrics["series"]["success"] == [1.0, 1.0, 1.0]
+    assert [each is None for each in metrics["intervals"]["success"]["low"]] == [False, True, False]
+    with pytest.raises(MarftError, match=r"train-000001\.jsonl: line 2 is not an episode"):
+        view.episode("train-000001:0")
+    write(damaged, lines([episode("a")]))  # mended
+    assert ids(view, iteration="1") == ["t1:0"]
+    assert view.about()["damaged"] == []
+
+
+def test_a_damaged_evaluation_does_not_hide_the_training_play(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows=[{"iteration": 0}], episodes={"train-000000": [episode("a")]})
+    write(run / "episodes" / "evaluation-000000.jsonl", "{bad\n")
+    write(run / "evaluations" / "000000.json", "[")
+    view = RunView(RunDirectory.open(run))
+    assert ids(view) == ["t0:0"]
+    assert view.metrics()["iterations"] == [0]
+    assert [each.rpartition("/")[2][:30] for each in view.about()["damaged"]] == ["evaluation-000000.jsonl: line "]
+
+
+@pytest.mark.parametrize("report", [None, "[", "{}", '{"tasks": 3}'])
+def test_the_page_and_python_agree_which_episodes_are_greedy(tmp_path: Path, report: str | None) -> None:
+    played = [episode(task) for task in ("a", "b", "a", "a", "b", "b")]
+    run = write_run(tmp_path / "run", episodes={"evaluation-000002": played, "train-000002": played[:1]})
+    write(run / "episodes" / "evaluation-000002.jsonl", lines(played[:3]) + "\n" + lines(played[3:]))  # an empty line
+    if report is not None:
+        write(run / "evaluations" / "000002.json", report)
+    shown = [(each["id"], each["split"]) for each in RunView(RunDirectory.open(run)).items()]
+    greedy = 3 if report == '{"tasks": 3}' else 2
+    splits = ["greedy"] * greedy + ["sampled"] * (6 - greedy)
+    assert shown[:6] == [(f"evaluation-000002:{line}", split) for line, split in enumerate(splits)]
+    assert [(each["id"], each["split"]) for each in Episodes.of(RunDirectory.open(run))] == shown
 
 
 def test_ten_thousand_episodes_stay_quick(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from view_runs import action, episode, write_run
 from marft.types import MarftError
 from marft.view.library import Library
 from marft.view.policy import PAGE, fingerprint
-from marft.view.report import MARKER, choose, write_report
+from marft.view.report import MARKER, choose, gather, write_report
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028"
 
@@ -191,3 +191,14 @@ def test_a_damaged_run_makes_no_report(run: Path, tmp_path: Path) -> None:
     with pytest.raises(MarftError, match="line 1 is not valid JSON"):
         write_report(Library([run]), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_damaged_file_of_episodes_is_left_out_of_a_report_which_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rows=[{"iteration": 0}], episodes={"train-000000": [episode("a"), episode("b")]})
+    damaged = run / "episodes" / "train-000001.jsonl"
+    damaged.write_text("[]\n")
+    data = gather(Library([run]), 10)
+    (about,) = data["runs"]["runs"]
+    assert about["damaged"] == [f"{damaged}: line 1 is not an episode; the file is damaged"]
+    assert (about["episodes_held"], about["episodes_all"]) == (2, 2)
+    assert len(data["episodes"]["0"]["records"]) == 2

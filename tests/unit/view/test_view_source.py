@@ -40,6 +40,8 @@ QUERIES: list[dict[str, str]] = [
     {},
     *({"sort": sort} for sort in ("newest", "oldest", "best", "worst", "risen", "fallen", "longest", "unlikely")),
     *({"outcome": outcome, "sort": "best"} for outcome in ("won", "lost", "failed")),
+    *({"change": change, "sort": "longest"} for change in ("up", "down", "same", "new")),
+    {"change": "up", "split": "train", "outcome": "lost"},
     *({"split": split, "sort": "risen"} for split in ("train", "greedy", "sampled")),
     {"iteration": "0"},
     {"iteration": "2", "split": "sampled"},
@@ -61,6 +63,7 @@ QUERIES: list[dict[str, str]] = [
     {"size": "500", "page": "9"},
     {"sort": "odd"},
     {"outcome": "odd"},
+    {"change": "odd"},
 ]
 
 

@@ -2,7 +2,7 @@
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from "preact";
 import * as source from "marft/source";
-import { boundKeys, count, Dialog, Failure, href, Link,
+import { boundKeys, clock, count, Dialog, Failure, href, Link,
   Loading, pressKey, RunsContext, Select, shortcutsOn, Swatch, useKeys, useRuns, when } from "marft/ui";
 import { Explanation } from "marft/explained";
 import { Overview } from "marft/overview";
@@ -50,17 +50,27 @@ function useLiveRuns() {
   return state;
 }
 
+// When the server last answered, once it does not any more; null while it does.
+function useGone() {
+  const [gone, setGone] = useState(null);
+  useEffect(() => source.watchServer(setGone), []);
+  return gone;
+}
+
 // --------------------------------------------------------------------------------------------------------- header
 
-function progress(run) {
+function progress(run, gone) {
+  const of = run.iterations ? ` of ${run.iterations}` : "";
   if (run.error) return ["stopped", "cannot be read"];
-  if (run.live) return ["live", `training, iteration ${run.done} of ${run.iterations}`];
+  if (run.live) return gone ? ["stopped", `was training, ${run.done}${of} iterations done`]
+    : ["live", `training, ${run.done}${of} iterations done`];
+  if (!run.done) return ["stopped", "not started"];
   if (run.done >= run.iterations) return ["finished", `finished, ${run.done} iterations`];
-  return ["stopped", `stopped after iteration ${run.done} of ${run.iterations}`];
+  return ["stopped", `stopped, ${run.done}${of} iterations done`];
 }
 
 function LiveMark({ run }) {
-  const [state, text] = progress(run);
+  const [state, text] = progress(run, useGone());
   return html`<span class=${`live-mark ${state}`}><span class="live-dot" aria-hidden="true"></span>${text}</span>`;
 }
 
@@ -83,7 +93,8 @@ function RunBar({ hash, go, chosen }) {
   if (runs.length === 1)
     return html`<div class="run-bar"><span class="run-name">${runs[0].name}</span><${LiveMark} run=${runs[0]} /></div>`;
   if (hash.view !== "overview") {
-    const choose = (id) => go(WITHIN[hash.view] || hash.view, { run: id });
+    const choose = (id) => carried(hash, runs.find((run) => run.id === id)).then((place) => go(...place))
+      .catch(() => go(WITHIN[hash.view] || hash.view, { run: id })); // what cannot be read says so itself
     return html`<div class="run-bar"><${Select} label="Run" value=${chosen[0].id} onChange=${choose}
       options=${runs.map((run) => ({ value: run.id, label: run.name }))} /><${LiveMark} run=${chosen[0]} /></div>`;
   }
@@ -100,6 +111,30 @@ function RunBar({ hash, go, chosen }) {
   </fieldset></div>`;
 }
 
+// What is looked at, in another run: the filters stay, and so does what that run has too. Returns [view, params].
+async function carried({ view, params }, run) {
+  const { page, at, ...kept } = { ...Object.fromEntries(params), run: run.id };
+  if (kept.agent && !run.agents.includes(kept.agent)) delete kept.agent;
+  if (view === "team" && kept.episode && !(await hasEpisode(run.id, kept.episode)))
+    return [view, { ...kept, episode: null, turn: null }];
+  if (view === "episode" && !(await hasEpisode(run.id, kept.id))) return ["episodes", { ...kept, id: null }];
+  if (view === "compare" && kept.task && !(await source.episodes(run.id, { task: kept.task, size: 1 })).total)
+    return [view, { run: run.id, colour: kept.colour }];
+  return [view, kept];
+}
+
+// An episode is looked for in the list: asking for one that is not there would be an error.
+async function hasEpisode(run, id) {
+  const iteration = Number(/-(\d+):/.exec(id)?.[1]);
+  for (let page = 0, seen = 0, total = 1; seen < total; page++) {
+    const found = await source.episodes(run, { iteration, sort: "oldest", page, size: 500 });
+    if (found.items.some((item) => item.id === id)) return true;
+    if (!found.items.length) return false;
+    [seen, total] = [seen + found.items.length, found.total];
+  }
+  return false;
+}
+
 // What a report is, and what it left out.
 function ReportNote({ all, run }) {
   const less = run && run.episodes_held < run.episodes_all;
@@ -107,13 +142,46 @@ function ReportNote({ all, run }) {
     ? ` It holds ${count(run.episodes_held)} of the ${count(run.episodes_all)} episodes.` : ""}</p>`;
 }
 
+// Files of episodes that cannot be read: said once, whatever view is open.
+const TOLD = 3;
+
+function Damaged({ chosen }) {
+  const all = chosen.flatMap((run) => run.damaged ?? []);
+  if (!all.length) return null;
+  const more = all.length > TOLD ? ` and ${count(all.length - TOLD)} more files like this` : "";
+  return html`<p class="failure damaged" role="status" style=${{ marginBottom: "var(--space-3)" }}>
+    ${all.slice(0, TOLD).join("; ")}${more}.
+    ${" "}${all.length === 1 ? "Its" : "Their"} episodes are left out; all else is shown.</p>`;
+}
+
+// A page whose server has gone says so, and of when it is.
+function Gone() {
+  const gone = useGone();
+  return gone && html`<p class="failure gone" role="status"><b>marft view</b> does not answer any more; what you see is
+    ${" "}of ${clock(gone)}.</p>`;
+}
+
+// The keys of views and places other than the whole page's, which are listed from what is bound.
+const ELSEWHERE = [
+  ["In the list of episodes", [["j ↓", "next episode"], ["k ↑", "previous episode"], ["Enter", "open it"]]],
+  ["On an episode's page", [["n", "next episode of the list"], ["p", "previous episode of the list"],
+    ["← →", "in a coloured reply: token by token"], ["Home End", "in a coloured reply: first, last token"]]],
+  ["Stepping through an episode on Team", [["←", "previous turn"], ["→", "next turn"]]],
+];
+
 function Help({ onClose }) {
   const [on, setOn] = useState(shortcutsOn());
   return html`<${Dialog} title="Keys" onClose=${onClose}>
-    <dl class="keys">${boundKeys().map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt>
-      <dd>${one.label}</dd>`)}
+    <dl class="keys">${boundKeys().filter((one) => one.everywhere).map((one) => html`<dt key=${one.key}>
+      <kbd>${one.key}</kbd></dt><dd>${one.label}</dd>`)}
       <dt><kbd>Tab</kbd></dt><dd>next link or control; an underlined name explains itself</dd>
       <dt><kbd>Esc</kbd></dt><dd>close an explanation or a dialog</dd></dl>
+    ${ELSEWHERE.map(([place, keys]) => html`<h3 key=${place}>${place}</h3><dl class="keys">${keys.map(([key, what]) =>
+      html`<dt key=${key}>${key.split(" ").map((one) => html`<kbd key=${one}>${one}</kbd>`)}</dt>
+        <dd>${what}</dd>`)}</dl>`)}
+    <h3>How iterations are counted</h3>
+    <p class="keys-note">Play, alarms and rows of metrics.jsonl are numbered from 0. An evaluation and the header say
+      how many iterations are done, and so does the terminal: iteration 0 is its “iter 1”.</p>
     <label class="field row"><input type="checkbox" checked=${on}
       onChange=${(event) => setOn(shortcutsOn(event.target.checked))} />
       Single-key shortcuts</label>
@@ -169,7 +237,7 @@ function App() {
       go(view, view === "overview" ? { runs: ids.join(",") } : { run: ids[0] }) })),
     { key: "/", label: "search the episodes", action: () => focusSearch(go, hash, ids) },
     { key: "?", label: "this list", action: () => setHelp(true) },
-  ]);
+  ].map((one) => ({ ...one, everywhere: true })));
   const skip = (event) => { event.preventDefault(); document.getElementById("main").focus(); };
   return html`<${RunsContext.Provider} value=${all || { runs: [], differences: [], version: "", report: false }}>
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
@@ -179,6 +247,7 @@ function App() {
     <main id="main" tabindex="-1">
       ${all && all.runs.length > 0 && html`<${RunBar} hash=${hash} go=${go} chosen=${chosen} />`}
       ${all?.report && html`<${ReportNote} all=${all} run=${chosen[0]} />`}
+      <${Gone} /><${Damaged} chosen=${chosen} />
       ${error && html`<${Failure} error=${error} />`}
       ${all ? html`<${View} key=${hash.view} hash=${hash} go=${go} />` : !error && html`<${Loading} />`}
     </main>

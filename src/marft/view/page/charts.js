@@ -15,6 +15,7 @@ import { colour, Explained, number, Swatch, useTheme } from "marft/ui";
 // ---------------------------------------------------------------------------------------------------------- parts
 
 // Whether a chart is near what is seen now, and whether it ever was: only then is it made; only near ones are redrawn.
+// What is printed is seen as a whole.
 function useNear(box) {
   const [state, setState] = useState({ near: false, met: false });
   useEffect(() => {
@@ -23,7 +24,15 @@ function useNear(box) {
       setState((old) => ({ near, met: near || old.met }));
     }, { rootMargin: "400px" });
     watcher.observe(box.current);
-    return () => watcher.disconnect();
+    const print = () => setState({ near: true, met: true });
+    const printed = () => { watcher.disconnect(); watcher.observe(box.current); };
+    addEventListener("beforeprint", print);
+    addEventListener("afterprint", printed);
+    return () => {
+      watcher.disconnect();
+      removeEventListener("beforeprint", print);
+      removeEventListener("afterprint", printed);
+    };
   }, []);
   return state;
 }
@@ -46,7 +55,7 @@ function Plot({ x, series, columns, stacked, range, format, height, label, onCur
     watcher.observe(box.current);
     return () => { watcher.disconnect(); made.destroy(); plot.current = null; };
   }, [met, shape]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!near || !plot.current || plot.current.data === data) return;
     const { zoomed } = plot.current;
     plot.current.setData(data, !zoomed);
@@ -96,7 +105,7 @@ function Numbers({ title, x, series, format, height }) {
   };
   return html`<div class="table-box plot-table" role="region" tabindex="0"
     aria-label=${`${title}, as a table`} style=${{ height: `${height}px` }}>
-    <table><thead><tr><th scope="col">Iteration</th>
+    <table><thead><tr><th scope="col">Iteration, from 0</th>
       ${series.map((one) => html`<th scope="col" class="right">${one.label}</th>`)}</tr></thead>
     <tbody>${x.map((iteration, index) => html`<tr key=${iteration}><th scope="row">${iteration}</th>
       ${series.map((one) =>

@@ -3,8 +3,8 @@
 import { html } from "preact";
 import * as source from "marft/source";
 import { count, Empty, Failure, Link, Loading, Select, useData, useRuns } from "marft/ui";
-import { ActionCard, colourOf, ColourChoice, Outcome, signed, TaskPrompt, TokenBar, useBus, useHeld,
-  where } from "marft/transcript";
+import { ActionCard, colourOf, ColourChoice, ended, Outcome, signed, TaskPrompt, TokenBar, useBus, useHeld,
+  where, withoutTranscripts } from "marft/transcript";
 import { missingOf, scaleOf } from "marft/tokens";
 
 export function Compare({ hash, go }) {
@@ -20,10 +20,17 @@ export function Compare({ hash, go }) {
   if (!data) return html`${head}<${Loading} />`;
   if (!data.length) return html`${head}<${Empty}>This task was never played in this run.<//>`;
   const change = (changes) => go("compare", { ...Object.fromEntries(hash.params), run: run.id, ...changes }, true);
-  const [first, last] = ends(data);
-  const pick = (key, otherwise) => data.find((each) => each.id === hash.params.get(key)) ?? otherwise;
-  return html`${head}<${Pair} key=${task}
-    ...${{ run, plays: data, left: pick("left", first), right: pick("right", last), change, hash }} />`;
+  const pick = (key) => data.find((each) => each.id === hash.params.get(key));
+  const [left, right] = chosen(data, pick("left"), pick("right"));
+  return html`${head}<${Pair} key=${task} ...${{ run, plays: data, left, right, change, hash }} />`;
+}
+
+/** What stands left and right: beside the play one comes from, the newest other of the same split, if there is any. */
+export function chosen(plays, left, right) {
+  const [first, last] = ends(plays);
+  const other = left && (plays.findLast((each) => each !== left && each.split === left.split)
+    ?? plays.findLast((each) => each !== left));
+  return [left ?? first, right ?? other ?? last];
 }
 
 /** The first and the last evaluation of the task; where there are not two, the first and the last play. */
@@ -39,7 +46,7 @@ function Tasks({ run, stamp }) {
   const { data, error } = useData(`changed ${run.id}`, () => changed(run.id), stamp);
   if (error) return html`<${Failure} error=${error} />`;
   if (!data) return html`<${Loading} />`;
-  if (!data.length) return html`<${Empty}>No task has been played yet.<//>`;
+  if (!data.length) return html`<${Empty}>${withoutTranscripts(run) ?? "No task has been played yet."}<//>`;
   return html`<p class="muted">Choose a task. Those whose reward rose most from one evaluation to the next come
     first.</p>
     <ol class="tasks">${data.map((item) => html`<li key=${item.task.id}><${Link} view="compare"
@@ -69,22 +76,19 @@ function Pair({ run, plays, left, right, change, hash }) {
   const whole = missingOf(both.flatMap((each) => each.actions), colour);
   const rows = Math.max(...both.map((each) => each.actions.length));
   const options = labelled(plays);
+  const pick = (side) => (id) => change({ left: left.id, right: right.id, [side]: id });
   const column = (episode, play, side) => ({ episode, play, side, agents: run.agents, scale, bus, said: whole });
   return html`<${TaskPrompt} text=${both[0].task.prompt} />
     <${Strip} plays=${plays} left=${left} right=${right} />
     <${ColourChoice} colour=${colour} onColour=${(value) => change({ colour: value })} />
     ${whole && html`<p class="colour-missing">${whole}</p>`}
     <h2 class="visually-hidden">The two plays</h2>
-    <div class="pair"><${Side} ...${{ name: "Left", play: left, options, run, onPick: (id) => change({ left: id }) }} />
-      <${Side} ...${{ name: "Right", play: right, options, run, onPick: (id) => change({ right: id }) }} />
+    <div class="pair"><${Side} ...${{ name: "Left", play: left, options, run, onPick: pick("left") }} />
+      <${Side} ...${{ name: "Right", play: right, options, run, onPick: pick("right") }} />
       ${Array.from({ length: rows }, (_, index) => html`<div class="pair-row" key=${index}>
         <${Cell} ...${column(both[0], left, "left")} index=${index} />
         <${Cell} ...${column(both[1], right, "right")} index=${index} /></div>`)}
     </div>${!whole && html`<${TokenBar} key=${colour} scale=${scale} bus=${bus} />`}`;
-}
-
-function word(play) {
-  return play.failed ? "failed" : play.success >= 0.5 ? "won" : "lost";
 }
 
 /** The plays as options; those of the same split and iteration are numbered, to tell them apart. */
@@ -95,7 +99,7 @@ function labelled(plays) {
   return plays.map((each) => {
     seen[where(each)] = (seen[where(each)] ?? 0) + 1;
     const which = all[where(each)] > 1 ? `, play ${seen[where(each)]}` : "";
-    return { value: each.id, label: `${where(each)}: ${word(each)} ${signed(each.reward)}${which}` };
+    return { value: each.id, label: `${where(each)}: ${ended(each)} ${signed(each.reward)}${which}` };
   });
 }
 
@@ -117,15 +121,15 @@ function Cell({ episode, play, side, index, ...shared }) {
 function Strip({ plays, left, right }) {
   const gap = plays.length > 60 ? 8 : 14;
   const rows = new Set(plays.map((each) => each.split === "train")).size;
-  const won = plays.filter((each) => word(each) === "won").length;
+  const won = plays.filter((each) => ended(each) === "won").length;
   const mark = (play, index) => {
     const x = 12 + index * gap;
     const y = rows > 1 && play.split === "train" ? 28 : 10;
     const letter = play.id === left.id ? "L" : play.id === right.id ? "R" : null;
-    return html`<g key=${play.id} class=${`play ${word(play)}`}
-        data-id=${play.id}><title>${where(play)}: ${word(play)} ${signed(play.reward)}</title>
+    return html`<g key=${play.id} class=${`play ${ended(play)}`}
+        data-id=${play.id}><title>${where(play)}: ${ended(play)} ${signed(play.reward)}</title>
       <circle cx=${x} cy=${y} r="4" />
-      ${word(play) === "failed" && html`<path d=${`M${x - 4},${y - 4} l8,8 m0,-8 l-8,8`} />`}
+      ${ended(play) === "failed" && html`<path d=${`M${x - 4},${y - 4} l8,8 m0,-8 l-8,8`} />`}
       ${letter && html`<text x=${x} y=${y + 17}>${letter}</text>`}</g>`;
   };
   const order = `oldest left${rows > 1 ? "; upper row evaluation, lower row training" : ""}`;

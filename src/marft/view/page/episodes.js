@@ -3,19 +3,15 @@
 import { html, useEffect, useRef, useState } from "preact";
 import * as source from "marft/source";
 import { count, Empty, Failure, Link, Loading, number, Select, useData, useKeys, useRuns } from "marft/ui";
-import { colourOf, ColourChoice, Outcome, signed, TaskPrompt, TokenBar, Transcript, useBus, useHeld,
-  where } from "marft/transcript";
+import { colourOf, ColourChoice, Outcome, PLAYS, signed, TaskPrompt, TokenBar, Transcript, useBus, useHeld, where,
+  withoutTranscripts } from "marft/transcript";
 import { missingOf, scaleOf } from "marft/tokens";
 
 const SIZE = 50;
-const FILTERS = ["split", "iteration", "agent", "outcome", "task", "search"];
-const SPLITS = [
-  ["", "All play"],
-  ["train", "Training"],
-  ["greedy", "Evaluation, greedy"],
-  ["sampled", "Evaluation, sampled"],
-];
+const FILTERS = ["split", "iteration", "agent", "outcome", "change", "task", "search"];
+const SPLITS = [["", "All play"], ...PLAYS];
 const OUTCOMES = [["", "Any"], ["won", "Won"], ["lost", "Lost"], ["failed", "Failed"]];
+const CHANGES = [["", "Any"], ["up", "Rose"], ["down", "Fell"], ["same", "Same"], ["new", "First time"]];
 const SORTS = [
   ["newest", "Newest first"],
   ["oldest", "Oldest first"],
@@ -27,8 +23,10 @@ const SORTS = [
   ["unlikely", "Least likely first"],
 ];
 const NAMES = {
-  split: "play", iteration: "iteration", agent: "agent", outcome: "outcome", task: "task", search: "search",
+  split: "play", iteration: "iteration", agent: "agent", outcome: "outcome", change: "reward", task: "task",
+  search: "search",
 };
+const WORDS = { split: SPLITS, outcome: OUTCOMES, change: CHANGES };
 const options = (pairs) => pairs.map(([value, label]) => ({ value, label }));
 
 /** The filters and the order that the hash holds; only what is set. */
@@ -56,6 +54,7 @@ export function Episodes({ hash, go }) {
     stamp);
   const shown = useHeld(error ? null : data);
   if (!run) return html`<${Empty}>There is no run to show.<//>`;
+  if (withoutTranscripts(run)) return html`<h1 class="title">Episodes</h1><${Empty}>${withoutTranscripts(run)}<//>`;
   const change = (changes, replace = false) => go("episodes", { run: run.id, ...list, colour, ...changes }, replace);
   return html`<div class="title"><h1>Episodes</h1><p class="muted number"
     role="status">${shown ? total(shown.total, list) : "…"}</p></div>
@@ -73,6 +72,9 @@ export function Episodes({ hash, go }) {
         <${Pager} page=${page} total=${shown.total} onPage=${(next) => change({ page: next || null })} />`)}`;
 }
 
+/** What the control of a filter says where it stands at a value. */
+const wordOf = (key, value) => WORDS[key]?.find(([each]) => each === value)?.[1] ?? value;
+
 const unchanged = ({ sort }, { items }) => ["risen", "fallen"].includes(sort)
   && items.every((item) => item.change === null);
 
@@ -89,11 +91,12 @@ function Filters({ run, stamp, list, change }) {
     onSubmit=${(event) => event.preventDefault()}>
     <${Search} value=${list.search ?? ""} onSearch=${(search) => change({ search }, true)} />
     <${Select} label="Play" options=${options(SPLITS)} ...${pick("split")} />
-    <${Select} label="Iteration" options=${options([["", "All"], ...iterations.map((each) => [`${each}`, `${each}`])])}
+    <${Select} label="Iteration, from 0" options=${options([["", "All"], ...iterations.map((each) => [`${each}`, `${each}`])])}
       ...${pick("iteration")} />
     <${Select} label="Agent" options=${options([["", "Any"], ...run.agents.map((each) => [each, each])])}
       ...${pick("agent")} />
     <${Select} label="Outcome" options=${options(OUTCOMES)} ...${pick("outcome")} />
+    <${Select} label="Reward" options=${options(CHANGES)} ...${pick("change")} />
     <${Select} label="Order" options=${options(SORTS)} value=${list.sort ?? "newest"}
       onChange=${(value) => change({ sort: value === "newest" ? null : value })} />
     ${list.task && html`<p class="task-filter">Only task <b>${list.task}</b>
@@ -147,15 +150,18 @@ function Rows({ run, list, page, colour, shown, busy }) {
     event.preventDefault();
     move(step);
   };
+  const kinds = new Set(shown.items.map((item) => item.task.kind)).size > 1;
   return html`<div class="episode-head" aria-hidden="true"><span>Outcome</span><span>Reward</span><span>Change</span>
       <span>Tokens</span><span>Task</span><span>Answer</span><span>Last reply</span><span>Played in</span></div>
     <ol class="episode-list" ref=${box} aria-label="Episodes" aria-busy=${busy ? "true" : "false"}
       start=${page * SIZE + 1}
-      onKeyDown=${press}>${shown.items.map((item, index) => html`<${Row} key=${item.id} item=${item}
+      onKeyDown=${press}>${shown.items.map((item, index) => html`<${Row} key=${item.id} item=${item} kinds=${kinds}
         params=${{ run: run.id, id: item.id, ...list, at: page * SIZE + index, colour }} />`)}</ol>`;
 }
 
-function Row({ item, params }) {
+const kindOf = (task) => (task.kind && task.kind !== "task" ? task.kind : null); // "task" is what has no kind
+
+function Row({ item, kinds, params }) {
   const change = item.change === null ? "–"
     : `${item.change > 0 ? "▲ " : item.change < 0 ? "▼ " : ""}${signed(item.change)}`;
   const name = (text) => html`<span class="row-label">${text} </span>`;
@@ -164,7 +170,8 @@ function Row({ item, params }) {
     <span class="number right">${name("reward")}${signed(item.reward)}</span>
     <span class="number right">${name("change")}${change}</span>
     <span class="number right">${name("tokens")}${count(item.tokens)}</span>
-    <span class="clamp task"><span class="muted">${item.task.kind}</span> ${item.task.prompt}</span>
+    <span class="clamp task"><span class="muted small">${item.task.id}${kinds && kindOf(item.task)
+      ? ` · ${kindOf(item.task)}` : ""}</span> ${item.task.prompt}</span>
     <span class="clamp answer">${name("answer")}${item.answer || "–"}</span>
     <span class="clamp last">${name("last reply")}${item.last || "–"}</span>
     <span class="muted small played">${where(item)}</span>
@@ -195,7 +202,7 @@ function Loosen({ run, list, change }) {
       ${data && !useful.length && " Loosen more than one of them:"}</p>
     <ul class="loosen">${set.map((key, index) => html`<li key=${key}>
       <button type="button" class="button"
-        onClick=${() => change({ [key]: null })}>Without ${NAMES[key]} “${list[key]}”</button>
+        onClick=${() => change({ [key]: null })}>Without ${NAMES[key]} “${wordOf(key, list[key])}”</button>
       ${" "}${data ? total(data[index].total, {}) : "…"}</li>`)}
       ${set.length > 1 && html`<li><button type="button" class="button" onClick=${none}>Without any filter</button></li>`}
     </ul></div>`;
@@ -278,15 +285,15 @@ function Head({ episode, run }) {
   ];
   const task = { run: run.id, task: episode.task.id };
   return html`<div class="title"><h1>Task ${episode.task.id}</h1><${Outcome} episode=${episode} />
-      <span class="muted">${episode.task.kind}, ${where(episode)}, sample ${episode.sample}</span></div>
+      <span class="muted">${kindOf(episode.task) && `${episode.task.kind}, `}${where(episode)}, sample ${episode.sample}</span></div>
     ${episode.error && html`<p class="failure">Not played to its end: ${episode.error.who} failed,
       ${" "}${episode.error.reason}</p>`}
     <${TaskPrompt} text=${episode.task.prompt} />
     <dl class="episode-facts">${facts.map(([name, value]) =>
       html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <ul class="episode-links">
-      <li><${Link} view="episodes" params=${{ ...task, sort: "oldest" }}>This task over time<//></li>
-      <li><${Link} view="compare" params=${task}>Compare two plays of this task<//></li>
+      <li><${Link} view="episodes" params=${{ ...task, sort: "oldest" }}>All plays of this task<//></li>
+      <li><${Link} view="compare" params=${{ ...task, left: episode.id }}>Compare with another play of it<//></li>
       <li><${Link} view="team" params=${{ run: run.id, episode: episode.id, turn: 0 }}>Who read whom, turn by turn<//></li>
     </ul>`;
 }

@@ -52,7 +52,7 @@ function Alarms({ alarms }) {
   const columns = [
     { label: "What", head: true, cell: (one) => one.kind.replaceAll("_", " ") },
     { label: "Who", cell: (one) => one.who },
-    { label: "Iterations", right: true,
+    { label: "Iterations, from 0", right: true,
       cell: (one) => (one.first === one.last ? one.first : `${one.first} to ${one.last}`) },
     { label: "Number", right: true,
       cell: (one) => (one.times > 1 ? `${number(one.at)} → ${number(one.value)}` : number(one.value)) },
@@ -64,20 +64,28 @@ function Alarms({ alarms }) {
       id=${(one) => `${one.kind}/${one.who}/${one.first}`} /></article>`);
 }
 
+function stretch(rows) {
+  const all = rows.map((one) => one.iteration).sort((a, b) => a - b);
+  return all[0] === all.at(-1) ? `iteration ${all[0]}` : `iterations ${all[0]} to ${all.at(-1)}`;
+}
+
 function Verdict({ run, metrics, health }) {
   const { alarms, rollbacks, diverged, failures } = health;
   const iterations = metrics.iterations.length;
   const watched = "health/alarms" in metrics.series;
-  const found = [[alarms, "alarm"], [rollbacks, "rollback"], [diverged, "update not made", "updates not made"]]
+  const told = [[spells(alarms), "alarm"], [rollbacks, "rollback"], [diverged, "update not made", "updates not made"]]
     .filter(([list]) => list.length)
     .map(([list, one, many]) => `${list.length} ${list.length === 1 ? one : many ?? `${one}s`}`);
+  const last = metrics.iterations.at(-1);
+  const grave = rollbacks.length + diverged.length > 0 || alarms.some((one) => one.iteration === last);
   const lost = failures.reduce((sum, one) => sum + one.count, 0);
   const played = (metrics.series.episodes ?? []).reduce((sum, one) => sum + (one ?? 0), 0);
   if (!iterations) return html`<${Empty}>Nothing was written yet: the first iteration has not ended.<//>`;
   const tail = lost ? ` ${count(lost)} of ${count(played)} episodes could not be played.`
     : " Every episode was played to its end.";
-  if (found.length) return html`<p class="verdict"><${Tag} kind="bad">Look here<//>${" "}
-    ${found.join(", ")} in ${count(iterations)} iterations.${tail}</p>`;
+  if (told.length) return html`<p class="verdict"><${Tag} kind=${grave ? "bad" : "warn"}>${told.join(", ")}<//>${" "}
+    in ${stretch([...alarms, ...rollbacks, ...diverged])}; ${count(iterations)}
+    ${iterations === 1 ? " iteration is" : " iterations are"} done.${tail}</p>`;
   if (!watched) return html`<p class="verdict"><${Tag} kind="warn">Not watched<//>${" "}
     No alarms are in this run's rows: its guard was off, or it is older than the guard.${tail}</p>`;
   return html`<p class="verdict"><${Tag} kind="good">No alarm<//>${" "}
@@ -101,7 +109,7 @@ function Rollbacks({ rows }) {
   return html`<${Table} rows=${rows}
     caption="Rollbacks: the guard went back to an earlier checkpoint, with smaller steps"
     columns=${[
-    { label: "After iteration", head: true, cell: (one) => one.iteration },
+    { label: "After iteration, from 0", head: true, cell: (one) => one.iteration },
     { label: "Back to checkpoint", right: true, cell: (one) => one.to },
     { label: html`<${Explained} term="lr_scale">Learning rates left<//>`, right: true,
       cell: (one) => percent(one.lr_scale) },
@@ -111,7 +119,7 @@ function Rollbacks({ rows }) {
 function Diverged({ rows }) {
   if (!rows.length) return null;
   return html`<${Table} caption="Updates that were not made" rows=${rows} columns=${[
-    { label: "Iteration", head: true, cell: (one) => one.iteration },
+    { label: "Iteration, from 0", head: true, cell: (one) => one.iteration },
     { label: "Who", cell: (one) => one.who },
     { label: "Why", cell: (one) => one.sentence },
   ]} />`;
@@ -123,7 +131,7 @@ function Failures({ rows }) {
     columns=${[
     { label: "Who: reason", head: true, cell: (one) => one.reason },
     { label: "Episodes", right: true, cell: (one) => count(one.count) },
-    { label: "First", right: true, cell: (one) => one.first },
+    { label: "First iteration, from 0", right: true, cell: (one) => one.first },
     { label: "Last", right: true, cell: (one) => one.last },
   ]} />`;
 }
@@ -157,7 +165,7 @@ function Charts({ run, metrics, evaluations }) {
         note="Per token of the agents' own replies, at held-out evaluations." />
       <${Chart} title="Perplexity ratio" term="evaluation: retention/AGENT" x=${ratio.x} series=${ratio.series}
         note="On a neutral text: with the adapter ÷ without it." /></div>`
-      : html`<${Empty}>Not measured: no evaluation of this run has
+      : html`<${Empty}>Not measured: no evaluation of this run has${" "}
         <code>evaluation.retention</code>.<//>`}</section></div>`;
 }
 

@@ -3,15 +3,17 @@
 import { html, useCallback, useEffect, useMemo, useState } from "preact";
 import * as source from "marft/source";
 import { Chart } from "marft/charts";
-import { chartsOf, iterationsOf, namesOf, placed } from "marft/series";
+import { spells } from "marft/health";
+import { chartsOf, folded, iterationsOf, namesOf, placed } from "marft/series";
 import { count, duration, Empty, Explained, Failure, interval, Link, Loading,
   number, percent, Slider, Swatch, Table, useData, useRuns } from "marft/ui";
 
 const SHARE = { format: percent, range: [0, 1] };
+const COUNTED = "Iterations of play count from 0; a held-out mark stands at how many were done before it.";
 const SECTIONS = [
   { title: "Did it get better?", charts: [
-    { title: "Success", term: "success", measure: "success", ...SHARE },
-    { title: "Reward", term: "reward", measure: "reward" },
+    { title: "Success", term: "success", measure: "success", note: COUNTED, ...SHARE },
+    { title: "Reward", term: "reward", measure: "reward", note: COUNTED },
     { title: "Reward of each agent", term: "play/AGENT/reward", match: /^play\/([^/]+)\/reward$/, several: true },
   ] },
   { title: "How far did each agent move?", charts: [
@@ -56,14 +58,14 @@ function BeforeAfter({ evaluations, kind }) {
   const mean = (one) => percent(one[kind].success.mean);
   const range = (one) => `${percent(one[kind].success.low)} to ${percent(one[kind].success.high)}`;
   const ranges = having.length > 1 ? `${range(first)} → ${range(last)}`
-    : `${range(first)}, at iteration ${first.iteration}`;
+    : `${range(first)}, after ${count(first.iteration)} iterations`;
   return html`<span><span class="number">${having.length > 1 ? `${mean(first)} → ${mean(last)}` : mean(first)}</span>
     <span class="interval">${ranges}</span></span>`;
 }
 
 function factsOf(run) {
   const { series, iterations } = run.metrics;
-  const alarms = total(series["health/alarms"]);
+  const alarms = series["health/alarms"] ? spells(run.health.alarms).length : null; // as Health counts them
   return [
     ["Success, greedy", html`<${BeforeAfter} evaluations=${run.evaluations} kind="greedy" />`,
       "evaluation: greedy/success"],
@@ -145,7 +147,7 @@ function Evaluations({ shown }) {
   const passes = [...new Set(rows.flatMap(({ one }) => Object.keys(one.sampled?.pass_at ?? {})))].sort((a, b) => a - b);
   const columns = [
     ...(shown.length > 1 ? [{ label: "Run", cell: ({ run }) => run.label }] : []),
-    { label: "Iteration", head: true, cell: ({ one }) => one.iteration },
+    { label: "Iterations done", head: true, cell: ({ one }) => one.iteration },
     { label: "Tasks", right: true, cell: ({ one }) => count(one.tasks) },
     { label: "Success, greedy", right: true, cell: ({ one }) => interval(one.greedy?.success) },
     { label: "Success, sampled", right: true, cell: ({ one }) => interval(one.sampled?.success) },
@@ -165,18 +167,19 @@ function Failures({ shown }) {
     { label: "Last", right: true, cell: (one) => one.last },
   ];
   return html`<section class="section"><h2><${Explained} term="failures">Episodes that could not be played<//></h2>
-    ${rows.length ? html`<${Table} caption="By reason; first and last iteration" columns=${columns} rows=${rows} />`
+    ${rows.length ? html`<${Table} rows=${rows} columns=${columns}
+      caption="By reason; first and last iteration, from 0" />`
       : html`<${Empty}>None: every episode was played to its end.<//>`}</section>`;
 }
 
 function Differences({ shown, differences, runs }) {
   const places = shown.map((run) => runs.findIndex((one) => one.id === run.id));
   const text = (value) => (value === null || value === undefined ? html`<span class="muted">not set</span>`
+    : Array.isArray(value) ? html`<ul class="parts">${value.map((part) => html`<li key=${part}>${part}</li>`)}</ul>`
     : typeof value === "string" ? value : JSON.stringify(value));
-  const rows = differences.filter((one) =>
-    new Set(places.map((place) => JSON.stringify(one.values[place] ?? null))).size > 1);
+  const rows = folded(differences.map(({ key, values }) => ({ key, values: places.map((place) => values[place]) })));
   const columns = [{ label: "Setting", head: true, cell: (one) => html`<code>${one.key}</code>` },
-    ...shown.map((run, index) => ({ label: run.label, cell: (one) => text(one.values[places[index]]) }))];
+    ...shown.map((run, index) => ({ label: run.label, cell: (one) => text(one.values[index]) }))];
   return html`<section class="section"><h2>What differs between the runs</h2>${rows.length
     ? html`<${Table} caption="Settings whose values differ" columns=${columns} rows=${rows} id=${(one) => one.key} />`
     : html`<${Empty}>Their configurations are the same.<//>`}</section>`;

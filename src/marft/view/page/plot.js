@@ -123,6 +123,11 @@ function mark(context, shape, left, top, size) {
   }
 }
 
+// How far a mark stands beside its iteration, in pixels: enough to tell those of one iteration apart, and no further.
+export function asideOf(order, count) {
+  return (order - (count - 1) / 2) * Math.min(2, 6 / Math.max(1, count - 1));
+}
+
 // Marks with error bars; those of the same iteration stand side by side.
 function drawMarks(u, columns, series) {
   const marked = columns.filter((one) => one.part === "line" && series[one.owner].marks);
@@ -134,7 +139,7 @@ function drawMarks(u, columns, series) {
   context.clip();
   marked.forEach((column, order) => {
     const one = series[column.owner];
-    const aside = (order - (marked.length - 1) / 2) * Math.min(6, 16 / Math.max(1, marked.length - 1)) * scale;
+    const aside = asideOf(order, marked.length) * scale;
     const [values, low, high] = ["line", "low", "high"].map((part) =>
       u.data[columns.findIndex((other) => other.part === part && other.owner === column.owner) + 1]);
     context.strokeStyle = paint(colour(one.colour));

@@ -101,3 +101,40 @@ export function chartsOf(spec, shown, x, weight, keep) {
     : [{ title: spec.title, series: linesOf(spec, shown[0], x, weight, keep) }];
   return drawn.filter(({ series }) => series.length && !(spec.several && namesOf(shown, spec.match).length < 2));
 }
+
+// Rows of settings that differ, [{key, values of the runs}], those below one key as one row where the key is absent or
+// of another shape in a run; a value is then a list of texts, "recall: 2". What these runs share is left out. Of a key
+// that may have more below it than what differs, the row is called "key.…".
+export function folded(rows) {
+  const differ = rows.filter(({ values }) => new Set(values.map((value) => value ?? null)).size > 1);
+  const found = new Map();
+  for (const row of differ) {
+    const parts = row.key.split(".");
+    const fold = parts.map((_, index) => foldAt(parts.slice(0, index + 1).join("."), differ)).find(Boolean);
+    if (!fold) found.set(row.key, row);
+    else found.set(fold.key, fold);
+  }
+  return [...found.values()];
+}
+
+function foldAt(prefix, differ) {
+  const own = differ.find(({ key }) => key === prefix);
+  const inner = differ.filter(({ key }) => key.startsWith(`${prefix}.`));
+  const gone = ({ values }) => values.map((value) => value === null || value === undefined).join();
+  if (own && inner.length) return together(prefix, prefix, own, inner);
+  if (own || inner.length < 2 || !gone(inner[0]).includes("true") || new Set(inner.map(gone)).size > 1) return null;
+  const parts = inner.map(({ key }) => key.split("."));
+  const same = parts[0].findIndex((part, index) => parts.some((each) => each[index] !== part));
+  const shared = parts[0].slice(0, same).join(".");
+  return together(`${shared}.…`, shared, null, inner);
+}
+
+// A key that is a single value in some runs (`own`) and several, or nothing, in others (`inner`).
+function together(key, prefix, own, inner) {
+  const values = inner[0].values.map((_, run) => {
+    const parts = inner.filter((one) => (one.values[run] ?? null) !== null)
+      .map((one) => `${one.key.slice(prefix.length + 1)}: ${one.values[run]}`);
+    return parts.length ? parts : own?.values[run] ?? null;
+  });
+  return { key, values };
+}

@@ -20,7 +20,27 @@ export function subscribe(callback) {
   return source.subscribe(callback);
 }
 
+// `callback(when)`: the server has not answered three polls in a row, and last did so at `when`; null: it does again.
+// Returns what ends it; a report is never without its server.
+export function watchServer(callback) {
+  watchers.add(callback);
+  if (missed >= PATIENCE) callback(answered);
+  return () => watchers.delete(callback);
+}
+
 // ---- live: asked of the server
+
+const PATIENCE = 3; // polls without an answer, until whoever watches the server is told
+const watchers = new Set();
+let answered = null;
+let missed = 0;
+
+function heard(there) {
+  const gone = missed >= PATIENCE;
+  missed = there ? 0 : missed + 1;
+  if (there) answered = new Date();
+  if (gone !== missed >= PATIENCE) for (const callback of [...watchers]) callback(there ? null : answered);
+}
 
 async function ask(name, words = {}) {
   const asked = new URLSearchParams(Object.entries(words).filter(([, word]) => given(word)));
@@ -30,6 +50,7 @@ async function ask(name, words = {}) {
   } catch {
     throw new Error("The server does not answer; is `marft view` still running?");
   }
+  heard(true);
   let body = null;
   try {
     body = await answer.json();
@@ -48,6 +69,7 @@ let timer = null;
 async function poll() {
   timer = null;
   if (!document.hidden) {
+    const before = answered;
     try {
       const answer = await ask("runs");
       const seen = new Map(answer.runs.map((run) => [run.id, run.stamp]));
@@ -57,6 +79,7 @@ async function poll() {
       if (changed.length) for (const callback of [...subscribers]) callback(changed, answer);
     } catch {
       // The server may be gone for a moment; whoever asks it for something is told
+      if (answered === before) heard(false);
     }
   }
   if (subscribers.size && timer === null) timer = setTimeout(poll, POLL);
@@ -137,12 +160,19 @@ const OUTCOMES = {
   lost: (item) => !item.failed && item.success < 0.5,
   failed: (item) => item.failed,
 };
+const CHANGES = {
+  up: (item) => item.change !== null && item.change > 0,
+  down: (item) => item.change !== null && item.change < 0,
+  same: (item) => item.change === 0,
+  new: (item) => item.change === null && !item.failed,
+};
 const FILTERS = {
   split: (item, split) => item.split === split,
   iteration: (item, iteration) => item.iteration === Number(iteration),
   agent: (item, agent) => item.agents.includes(agent), // who spoke in it
   task: (item, task) => item.task.id === task,
   outcome: (item, outcome) => OUTCOMES[outcome](item),
+  change: (item, change) => CHANGES[change](item), // of the reward, since the task was last played
   search: (item, search, said) => said(item).includes(search.toLowerCase()), // anywhere in prompt or replies
 };
 
@@ -169,7 +199,7 @@ const ORDERS = {
 // One page of the items that a query asks for; `items` are oldest first, `said(item)` is its text in small letters
 export function page(items, said, query) {
   const words = Object.entries(FILTERS).filter(([key]) => given(query[key]));
-  for (const [key, allowed] of [["outcome", OUTCOMES], ["sort", ORDERS]]) {
+  for (const [key, allowed] of [["outcome", OUTCOMES], ["change", CHANGES], ["sort", ORDERS]]) {
     if (given(query[key]) && !Object.hasOwn(allowed, query[key])) {
       throw new Error(`${key}: there is no '${query[key]}'; choose from ${Object.keys(allowed).join(", ")}`);
     }

@@ -5,7 +5,7 @@ import * as source from "marft/source";
 import { agentColour, colour as series, count, Empty, Explained, Failure, Link, Loading, number, Select, Table, useData,
   useKeys, useRuns } from "marft/ui";
 import { arrange } from "marft/drawing";
-import { Outcome, signed, where } from "marft/transcript";
+import { ended, Outcome, PLAYS, signed, where } from "marft/transcript";
 
 export function Team({ hash, go }) {
   const { runs, stamp } = useRuns();
@@ -28,7 +28,7 @@ export function Team({ hash, go }) {
   return html`<div class="title"><h1>Team</h1><p class="muted">${sentence(all.data, team, iteration)}</p></div>
     ${error && html`<${Failure} error=${error} />`}
     <div class="team-choices"><${Iterations} ...${view} iteration=${iteration} off=${Boolean(id)} />
-      <${EpisodeChoice} ...${view} id=${id} episode=${episode} /></div>
+      <${EpisodeChoice} ...${view} iteration=${iteration} id=${id} episode=${episode} /></div>
     ${id ? episode && html`<${Steps} key=${id} ...${view} episode=${episode} />` : html`<${Played} ...${view} />`}
     <${AgentTable} agents=${all.data.agents} influence=${all.data.influence} edges=${(team ?? all.data).edges} />
     ${!id && html`<${EdgeTable} edges=${(team ?? all.data).edges} />`}`;
@@ -43,20 +43,31 @@ function sentence(all, team, iteration) {
 
 function Iterations({ run, stamp, iteration, change, off }) {
   const { data } = useData(`iterations of ${run.id}`, () => source.metrics(run.id), stamp);
-  const found = (data?.iterations ?? (iteration === null ? [] : [iteration])).map((each) => `${each}`);
-  return html`<${Select} label="Iteration" value=${iteration ?? ""} disabled=${off}
+  const found = (data?.iterations ?? []).map((each) => `${each}`);
+  if (iteration !== null && !found.includes(iteration)) found.push(iteration);
+  return html`<${Select} label="Iteration, from 0" value=${iteration ?? ""} disabled=${off}
     options=${[{ value: "", label: "All iterations" }, ...found.map((value) => ({ value, label: value }))]}
     onChange=${(value) => change({ iteration: value || null })} />`;
 }
 
-function EpisodeChoice({ run, stamp, id, episode, change }) {
-  const { data } = useData(`newest ${run.id}`, () => source.episodes(run.id, { sort: "newest", page: 0, size: 20 }),
-    stamp);
-  const items = data?.items ?? [];
-  const label = (item) => `${where(item)}: ${item.task.prompt.replace(/\s+/g, " ").slice(0, 48)}`;
-  const options = [{ value: "", label: "None: all play" },
-    ...items.map((item) => ({ value: item.id, label: label(item) }))];
-  if (id && !items.some((item) => item.id === id)) options.push({ value: id, label: episode ? label(episode) : id });
+const OFFERED = { train: 16, greedy: 12, sampled: 12 }; // so many plays of each split can be chosen
+
+/** The newest plays of each split, of an iteration if one is chosen. */
+async function offered(run, iteration) {
+  const found = await Promise.all(PLAYS.map(([split]) =>
+    source.episodes(run, { split, iteration, sort: "newest", page: 0, size: OFFERED[split] })));
+  return found.flatMap(({ items }) => items);
+}
+
+function EpisodeChoice({ run, stamp, iteration, id, episode, change }) {
+  const { data } = useData(`offered ${run.id} ${iteration}`, () => offered(run.id, iteration), stamp);
+  const items = [...(data ?? [])];
+  if (id && !items.some((item) => item.id === id))
+    items.push(episode ? { ...episode, last: episode.actions.at(-1)?.text } : { id });
+  const label = (item) => (item.task ? `${ended(item)} ${signed(item.reward)}, ${item.task.id}: ${
+    (item.last ?? "").replace(/\s+/g, " ").trim().slice(0, 48) || "(an empty reply)"}` : item.id);
+  const options = [{ value: "", label: "None: all play" }, ...items.map((item) =>
+    ({ value: item.id, label: label(item), group: item.task && where(item).replace(/^./, (each) => each.toUpperCase()) }))];
   return html`<${Select} label="Step through an episode" value=${id ?? ""} options=${options}
     onChange=${(value) => change({ episode: value || null, turn: value ? 0 : null })} />`;
 }
@@ -64,6 +75,7 @@ function EpisodeChoice({ run, stamp, id, episode, change }) {
 // ----------------------------------------------------------------------------------------------------- the drawing
 
 function Played({ all, team, change, hash }) {
+  if (!all.agents.length) return html`<${Empty}>The config.yaml of this run names no agents.<//>`;
   const names = all.agents.map((each) => each.name);
   const chosen = all.agents.find((each) => each.name === hash.params.get("agent"));
   const most = Math.max(...(team ?? all).edges.map((edge) => edge.per_episode), 1e-9);
@@ -169,6 +181,7 @@ const INFLUENCE = "Success minus success when the agent's messages are replaced 
   "latest evaluation, with 95% interval. Near 0: the others do without this agent.";
 
 function AgentTable({ agents, influence, edges }) {
+  if (!agents.length) return null;
   const reads = (name) => [...new Set(edges.filter((edge) => edge.to === name).map((edge) => edge.from))].join(", ")
     || "nobody";
   const columns = [

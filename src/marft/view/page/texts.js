@@ -41,6 +41,11 @@ export function when(iso) {
   return date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }
 
+// "10:42", as the clock on the wall says it.
+export function clock(date) {
+  return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
 export function href(view, params = {}) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params))

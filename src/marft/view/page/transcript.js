@@ -1,7 +1,7 @@
 // An episode's play as text: cards of actions, replies coloured token by token, and what is known of each token.
 //
 // Exports: ActionCard, Transcript, ColourChoice, TokenBar, Outcome, TaskPrompt, useBus, useHeld, signed, where,
-// colourOf
+// ended, PLAYS, withoutTranscripts, colourOf
 
 import { h, html, useEffect, useRef, useState } from "preact";
 import { agentColour, colour as series, count, Explained, number, Tag } from "marft/ui";
@@ -16,20 +16,30 @@ export function signed(value) {
   return text === "0" ? "0" : `${value < 0 ? "−" : "+"}${text}`;
 }
 
+/** What the splits are called in a choice. */
+export const PLAYS = [["train", "Training"], ["greedy", "Evaluation, greedy"], ["sampled", "Evaluation, sampled"]];
+
 /** Which play an episode comes from: "training, iteration 3". */
 export function where({ split, iteration }) {
-  const play = { train: "training", greedy: "evaluation, greedy", sampled: "evaluation, sampled" }[split] ?? split;
-  return `${play}, iteration ${iteration}`;
+  const play = PLAYS.find(([value]) => value === split)?.[1] ?? split;
+  return `${play.toLowerCase()}, iteration ${iteration}`;
+}
+
+/** Why a report has no episodes to show; null where it may have some. */
+export function withoutTranscripts(run) {
+  return run.episodes_held === 0 && run.episodes_all > 0 ? "This report was made without transcripts." : null;
+}
+
+/** How an episode ended: "won", "lost" or "failed". */
+export function ended(episode) {
+  if (episode.failed ?? Boolean(episode.error)) return "failed";
+  return episode.success >= 0.5 ? "won" : "lost";
 }
 
 /** Won, lost or failed, in a word and a sign. */
 export function Outcome({ episode }) {
-  const failed = episode.failed ?? Boolean(episode.error);
-  const [kind, sign, word] = failed
-    ? ["warn", "!", "failed"]
-    : episode.success >= 0.5
-      ? ["good", "✓", "won"]
-      : ["bad", "✗", "lost"];
+  const word = ended(episode);
+  const [kind, sign] = { failed: ["warn", "!"], won: ["good", "✓"], lost: ["bad", "✗"] }[word];
   return html`<${Tag} kind=${kind}><span aria-hidden="true">${sign} </span>${word}<//>`;
 }
 
@@ -73,11 +83,12 @@ export function ActionCard({ action, index, agents, scale, bus, said }) {
 
 function Facts({ action }) {
   const advantage = advantageOf(action);
+  const tokens = `${count(action.tokens)} ${action.tokens === 1 ? "token" : "tokens"}`;
   const facts = [
     `turn ${action.turn + 1}${action.step ? `, step ${action.step + 1}` : ""}`,
     action.saw?.length ? `read: ${speakers(action)}` : "read no other message",
     action.reward ? `reward ${signed(action.reward)}` : null,
-    `${count(action.tokens)} ${action.tokens === 1 ? "token" : "tokens"}`,
+    tokens,
     action.mean_logprob === null || action.mean_logprob === undefined
       ? null
       : `mean log-probability ${number(action.mean_logprob)}`,
@@ -85,7 +96,7 @@ function Facts({ action }) {
   ].filter(Boolean);
   return html`<ul class="action-facts">${facts.map((fact) => html`<li key=${fact}>${fact}</li>`)}
     ${action.stop === "length" && html`<li>
-      <${Tag} kind="warn">cut off at ${count(action.tokens)} tokens<//></li>`}</ul>`;
+      <${Tag} kind="warn">cut off at ${tokens}<//></li>`}</ul>`;
 }
 
 const speakers = ({ agent, saw }) => saw.map((each) => (each === agent ? "itself" : each)).join(", ");

@@ -3,7 +3,8 @@
 // Components
 //   Explained({term | text, children})           words that explain themselves on hover, focus and tap; Escape closes.
 //                                                term: a metric's key ("update/planner/kl") looked up in the glossary
-//   Select({label, value, options, onChange})    options: [{value, label}] or plain strings; onChange(value)
+//   Select({label, value, options, onChange})    options: [{value, label, group?}] or plain strings; onChange(value);
+//                                                those of a group stand together under its name
 //   Toggle({label, pressed, onChange})           a button with aria-pressed; onChange(!pressed)
 //   Slider({label, value, min, max, step, onChange, format})
 //   Link({view, params, children, ...rest})      a real link to "#/view?params"
@@ -20,7 +21,7 @@
 //   useTheme() -> "light" | "dark"                renders again when it changes
 //   useGlossary() -> entries of /api/glossary ([] until they are there)
 // Functions
-//   number(x) percent(x) interval({mean, low, high}) count(x) duration(seconds) when(iso)    texts; "–" where null
+//   number(x) percent(x) interval({mean, low, high}) count(x) duration(seconds) when(iso) clock(date)    texts; "–" if null
 //   href(view, params)  matching(glossary, key)  agentColour(agents, name) -> 0..7  colour(i) -> "var(--series-N)"
 //   paint(name) -> the colour a CSS variable has now (for a canvas);  DASHES: line styles by index, in pixels
 //
@@ -34,7 +35,7 @@
 import { createContext, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "preact";
 import { href, number } from "marft/texts";
 
-export { count, duration, href, interval, number, percent, when } from "marft/texts";
+export { clock, count, duration, href, interval, number, percent, when } from "marft/texts";
 export { Explained, matching, useGlossary } from "marft/explained";
 
 // ---------------------------------------------------------------------------------------------------------- links
@@ -136,11 +137,13 @@ export function shortcutsOn(change) {
   }
 }
 
+const SIDEWAYS = ["ArrowLeft", "ArrowRight"]; // in a choice, up and down do the same
+
 export function pressKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   if (document.querySelector("dialog[open]") || !shortcutsOn()) return;
-  if (event.target.closest?.("input:not([type=checkbox]):not([type=range]), textarea, select, [contenteditable]"))
-    return;
+  if (event.target.closest?.("input:not([type=checkbox]):not([type=range]), textarea, [contenteditable]")) return;
+  if (event.target.closest?.("select") && !SIDEWAYS.includes(event.key)) return;
   const found = boundKeys().findLast((one) => one.key === event.key);
   if (!found) return;
   event.preventDefault();
@@ -153,8 +156,11 @@ export function Select({ label, value, options, onChange, ...rest }) {
   const all = options.map((one) => (typeof one === "string" ? { value: one, label: one } : one));
   return html`<label class="field"><span class="label">${label}</span>
     <select value=${value} onChange=${(event) => onChange(event.target.value)} ...${rest}>
-      ${all.map((one) => html`<option key=${one.value} value=${one.value}
-        selected=${one.value === value}>${one.label}</option>`)}
+      ${[...new Set(all.map((one) => one.group))].map((group) => {
+        const own = all.filter((one) => one.group === group).map((one) => html`<option key=${one.value}
+          value=${one.value} selected=${one.value === value}>${one.label}</option>`);
+        return group ? html`<optgroup key=${group} label=${group}>${own}</optgroup>` : own;
+      })}
     </select></label>`;
 }
 
