@@ -43,7 +43,7 @@ def train(
     """
     for key, function in (("on_iteration", on_iteration), ("on_episode", on_episode)):
         if function is not None and not callable(function):
-            raise MarftError(f"{key}: must be a function, not a {type(function).__name__}")
+            raise MarftError(f"{key}: must be a function, not {function!r}")
     if isinstance(watcher, type):
         raise MarftError(f"watcher: give a {watcher.__name__}(), not the class")
     if resume and run is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -36,7 +37,9 @@ def _first_fault(model: type[BaseModel], error: ValidationError, raw: Mapping[st
         message = fault["msg"].removeprefix("Value error, ")
         return message if not fault["loc"] else f"{where}: {message}"
     message = fault["msg"][0].lower() + fault["msg"][1:]
-    return f"'{where}': {message} (got {fault['input']!r})"
+    known = re.findall(r"'([^']*)'", fault["ctx"]["expected"]) if fault["type"] == "literal_error" else []
+    near = difflib.get_close_matches(str(fault["input"]), known, n=1)
+    return f"'{where}': {message} (got {fault['input']!r}){suggestion(near[0], near) if near else ''}"
 
 
 def _meant(faults: Sequence[Any], raw: Mapping[str, Any]) -> list[Any]:

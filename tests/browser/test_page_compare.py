@@ -54,6 +54,19 @@ def test_begins_with_the_first_and_the_last_play_where_none_was_evaluated(page: 
     expect(page.locator(".cell.right").nth(3)).to_contain_text("Nobody speaks here.")
 
 
+def test_begins_with_the_play_one_was_reading(page: Any, address: str) -> None:
+    page.goto(f"{address}#/episode?run=0&id=train-000000:1")
+    page.get_by_role("link", name="Compare with another play").click()
+    expect(page.locator(".cell.left .action")).to_have_count(6)
+    assert chosen(page) == ["train-000000:1", "train-000002:0"]  # and the newest other of training
+    page.get_by_role("combobox", name="Left").select_option("train-000001:0")
+    expect(page.locator(".cell.left .action")).to_have_count(3)
+    assert chosen(page) == ["train-000001:0", "train-000002:0"]
+    page.goto(f"{address}#/compare?run=0&task=A&left=evaluation-000003:0")
+    expect(page.locator(".cell.left .action")).to_have_count(3)
+    assert chosen(page) == ["evaluation-000003:0", "evaluation-000000:0"]
+
+
 def test_actions_stand_beside_each_other(page: Any, address: str) -> None:
     page.goto(f"{address}#/compare?run=0&task=T1")
     expect(page.locator(".cell.left .action")).to_have_count(6)

@@ -47,8 +47,9 @@ def test_lists_all_newest_first_with_what_each_was(page: Any, address: str) -> N
     assert listed(page, 15) == NEWEST
     expect(page.get_by_role("status").filter(has_text="15 episodes")).to_be_visible()
     row = page.locator("[data-id='train-000002:0']")
-    for words in ("lost", "sums", "task T1", "▼ −1", "tokens 8", "training, iteration 2"):
+    for words in ("lost", "T1 How much", "▼ −1", "tokens 8", "training, iteration 2"):
         expect(row).to_contain_text(words)
+    expect(row).not_to_contain_text("sums")  # as all others are
     expect(page.locator("[data-id='train-000001:0']")).to_contain_text("▲ +0.5")
     expect(page.locator("[data-id='train-000000:2']")).to_contain_text("failed")
 
@@ -129,11 +130,14 @@ def test_when_nothing_fits_it_says_which_filter_to_loosen(page: Any, address: st
     page.goto(f"{address}#/episodes?run=0&agent=critic&outcome=failed")
     box = page.locator(".loosen")
     expect(box).to_contain_text("Without agent “critic” 1 episode")
-    expect(box).to_contain_text("Without outcome “failed” 4 episodes")
+    expect(box).to_contain_text("Without outcome “Failed” 4 episodes")
     page.get_by_role("button", name="Without outcome").click()
     assert listed(page, 4) == FILTERS["Agent", "critic"]
     page.goto(f"{address}#/episodes?run=0&search=nowhere")
     expect(page.get_by_role("button", name="Without search “nowhere”")).to_be_visible()
+    page.goto(f"{address}#/episodes?run=0&search=nowhere&split=train&change=up")  # in the words of the choices
+    expect(page.get_by_role("button", name="Without play “Training”")).to_be_visible()
+    expect(page.get_by_role("button", name="Without reward “Rose”")).to_be_visible()
 
 
 def test_pages_of_fifty(page: Any, address: str) -> None:

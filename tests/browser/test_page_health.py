@@ -3,6 +3,8 @@
 import json
 
 import handmade
+import pytest
+from playwright.sync_api import expect
 
 
 def ready(page, address):
@@ -14,7 +16,9 @@ def ready(page, address):
 
 def test_alarms_are_gathered_and_explained(page, single):
     ready(page, f"{single}#/health?run=0")
-    assert "2 alarms, 1 rollback in 12 iterations" in page.locator(".verdict").inner_text()
+    verdict = page.locator(".verdict").inner_text()  # iterations 5 and 6 are one alarm, as in the table
+    assert "1 alarm, 1 rollback in iterations 5 to 6; 12 iterations are done." in " ".join(verdict.split())
+    assert page.locator(".verdict .tag.bad").count() == 1
     assert "1 of 49 episodes could not be played" in page.locator(".verdict").inner_text()
     alarm = page.locator(".alarm")
     assert alarm.count() == 1
@@ -61,6 +65,25 @@ def test_an_update_that_was_not_made_is_told(page, served, tmp_path):
     ready(page, f"{served([run])}#/health?run=0")
     assert "1 update not made" in page.locator(".verdict").inner_text()
     assert sentence in page.locator("table", has_text="Updates that were not made").inner_text()
+
+
+@pytest.mark.parametrize(("iteration", "look"), [(0, "warn"), (11, "bad")])
+def test_an_alarm_is_red_only_in_the_last_iteration(page, single, iteration, look):
+    alarm = {"iteration": iteration, "kind": "kl", "who": "solver", "value": 0.7}
+    body = {"alarms": [alarm], "rollbacks": [], "diverged": [], "failures": []}
+    told = json.dumps(body)
+    page.route("**/api/health*", lambda route: route.fulfill(status=200, content_type="application/json", body=told))
+    ready(page, f"{single}#/health?run=0")
+    assert page.locator(f".verdict .tag.{look}").inner_text() == "1 alarm"
+    assert f"in iteration {iteration};" in page.locator(".verdict").inner_text()
+    page.goto(f"{single}#/overview")
+    fact = page.locator(".key-fact", has_text="Alarms")
+    expect(fact.locator("dd")).to_have_text("1")  # two rows of metrics tell of one: as the table counts
+
+
+def test_language_that_was_not_measured_is_said_with_its_setting(page, several):
+    ready(page, f"{several}#/health?run=2")
+    assert "no evaluation of this run has evaluation.retention" in page.locator("main").inner_text()
 
 
 def test_language_is_followed_over_evaluations(page, single):

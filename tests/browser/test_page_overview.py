@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from itertools import pairwise
 
 import handmade
 import pytest
@@ -182,6 +183,58 @@ def test_charts_far_below_are_drawn_when_they_come_near(page, single):
     assert far.locator(".plot").bounding_box()["height"] == 210
     far.scroll_into_view_if_needed()
     far.locator("canvas").wait_for()
+
+
+def test_all_charts_are_drawn_for_print(page, single):
+    ready(page, f"{single}#/overview")
+    assert page.locator(".plot canvas").count() < page.locator(".plot").count()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".plot canvas").count() == page.locator(".plot").count()
+
+
+def test_marks_stand_close_to_their_iteration(page, single):
+    ready(page, f"{single}#/overview")
+    places = page.evaluate("""import("marft/plot").then(({ asideOf }) =>
+        [1, 2, 4, 12].map((count) => Array.from({ length: count }, (_, order) => asideOf(order, count))))""")
+    for found in places:
+        steps = [after - before for before, after in pairwise(found)]
+        assert all(0 < step <= 2 for step in steps)
+        assert sum(found) == pytest.approx(0)
+        assert found[-1] <= 3
+
+
+FOLDED = {
+    "another shape": (
+        [("d", '"parallel"', None), ("d.edges", None, "{}"), ("d.recall", None, "2")],
+        [["d", '"parallel"', ["edges: {}", "recall: 2"]]],
+    ),
+    "absent": ([("a.b.x", "1", None), ("a.b.y.z", "2", None)], [["a.b.…", ["x: 1", "y.z: 2"], None]]),
+    "disjoint": ([("d.x", "1", None), ("d.y", None, "2")], [["d.…", ["x: 1"], ["y: 2"]]]),
+    "two members": (
+        [("m.ann.x", "1", None), ("m.ann.y", "1", None), ("m.bob.x", None, "1"), ("m.bob.y", None, "1")],
+        [["m.ann.…", ["x: 1", "y: 1"], None], ["m.bob.…", None, ["x: 1", "y: 1"]]],
+    ),
+    "set in both": ([("u.lr", "1", "2"), ("u.k", "1", None)], [["u.lr", "1", "2"], ["u.k", "1", None]]),
+    "the same here": ([("s", "1", "1"), ("n", None, None), ("t", "0", "1")], [["t", "0", "1"]]),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_settings_below_one_key_are_one_row(page, single, case):
+    given, wanted = FOLDED[case]
+    ready(page, f"{single}#/overview")
+    rows = [{"key": key, "values": values} for key, *values in given]
+    found = page.evaluate("(rows) => import('marft/series').then(({ folded }) => folded(rows))", rows)
+    assert [[row["key"], *row["values"]] for row in found] == wanted
+
+
+def test_a_wide_table_scrolls_within_its_card(open_page, several):
+    page = open_page(viewport={"width": 360, "height": 740})
+    ready(page, f"{several}#/overview?runs=0,1")
+    chart(page, "Success").get_by_role("button", name="Table of Success").click()
+    box = chart(page, "Success").locator(".plot-table")
+    assert box.evaluate("(box) => box.scrollWidth > box.clientWidth")
+    assert box.bounding_box()["width"] <= chart(page, "Success").bounding_box()["width"]
 
 
 def test_a_wider_window_widens_the_charts(page, single):

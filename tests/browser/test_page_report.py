@@ -118,6 +118,13 @@ def test_the_team_and_the_tokens_are_those_of_the_live_page(page: Any, offline: 
         assert found[0]
 
 
+def test_a_report_without_transcripts_says_so(offline: Any, paths: list[Path], tmp_path: Path) -> None:
+    write_report(Library(paths), tmp_path / "none.html", episodes=0)
+    offline.goto(f"{(tmp_path / 'none.html').as_uri()}#/episodes?run=0")
+    expect(offline.locator("main")).to_contain_text("This report was made without transcripts.")
+    expect(offline.locator("main")).not_to_contain_text("No episodes")
+
+
 def test_a_report_that_holds_some_says_how_many(offline: Any, tmp_path: Path) -> None:
     run = plays.many(tmp_path / "run", count=120, files=2)
     write_report(Library([run]), tmp_path / "part.html", episodes=20)

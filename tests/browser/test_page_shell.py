@@ -1,6 +1,7 @@
 """The page's frame: navigation, keys, the choice of runs, what is said when something is missing; small and dark."""
 
 import json
+import re
 
 import handmade
 import pytest
@@ -63,6 +64,9 @@ def test_the_help_lists_the_keys_and_can_switch_them_off(page, single):
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keys")
     assert "search the episodes" in dialog.inner_text()
+    keys = dialog.locator("kbd").all_inner_texts()
+    assert keys == [*"1234/?", "Tab", "Esc", *"j↓k↑", "Enter", *"np←→", "Home", "End", *"←→"]
+    assert "numbered from 0" in dialog.inner_text()
     dialog.get_by_label("Single-key shortcuts").uncheck()
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
@@ -103,6 +107,55 @@ def test_one_run_is_chosen_where_a_view_shows_one(page, several):
     page.get_by_role("combobox", name="Run").select_option(label="debate")
     page.wait_for_url("**/#/health?run=2")
     page.wait_for_selector("text=2 iterations")
+
+
+def test_another_run_keeps_what_makes_sense_in_it(page, several):
+    ready(page, f"{several}#/episodes?run=0&split=train&agent=solver&sort=oldest&iteration=1&page=0")
+    choose = page.get_by_role("combobox", name="Run")
+    choose.select_option(label="second")
+    page.wait_for_url("**/#/episodes?run=1&split=train&agent=solver&sort=oldest&iteration=1")
+    choose.select_option(label="debate")  # where nobody is called solver
+    page.wait_for_url("**/#/episodes?run=2&split=train&sort=oldest&iteration=1")
+    ready(page, f"{several}#/episode?run=0&id=train-000001:3&sort=oldest&at=6&colour=logprob")
+    choose.select_option(label="second")
+    page.wait_for_url("**/#/episode?run=1&id=train-000001:3&sort=oldest&colour=logprob")
+    choose.select_option(label="debate")  # which played two episodes an iteration
+    page.wait_for_url("**/#/episodes?run=2&sort=oldest&colour=logprob")
+    ready(page, f"{several}#/compare?run=0&task=train-1")
+    choose.select_option(label="second")
+    page.wait_for_url("**/#/compare?run=1&task=train-1")
+    choose.select_option(label="empty")
+    page.wait_for_url("**/#/compare?run=3")
+    ready(page, f"{several}#/team?run=0&iteration=1&episode=train-000001:3&turn=0")
+    choose.select_option(label="debate")
+    page.wait_for_url("**/#/team?run=2&iteration=1")
+
+
+def test_a_page_whose_server_has_gone_says_so_until_it_is_back(page, complaints, single):
+    page.clock.install()
+    training = {"live": True, "done": 3, "iterations": 12}
+
+    def live(route):
+        told = route.fetch().json()
+        route.fulfill(json={**told, "runs": [{**run, **training} for run in told["runs"]]})
+
+    page.route("**/api/runs*", live)
+    ready(page, f"{single}#/overview")
+    mark, notice = page.locator(".live-mark"), page.locator(".gone")
+    expect(mark).to_have_class("live-mark live")
+    page.route("**/api/runs*", lambda route: route.abort())
+    for _ in range(3):
+        expect(notice).to_have_count(0)
+        with page.expect_event("requestfailed"):
+            page.clock.run_for(2100)
+    expect(notice).to_have_text(re.compile(r"does not answer any more; what you see is of \d\d:\d\d\."))
+    expect(mark).to_have_class("live-mark stopped")
+    page.unroute("**/api/runs*")
+    page.route("**/api/runs*", live)
+    page.clock.run_for(2100)
+    expect(notice).to_have_count(0)
+    expect(mark).to_have_class("live-mark live")
+    complaints.clear()  # the browser tells of each request that failed
 
 
 def test_a_run_that_has_written_nothing_says_so(page, several):

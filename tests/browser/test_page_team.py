@@ -124,6 +124,35 @@ def test_steps_through_the_turns_of_an_episode(page: Any, address: str) -> None:
     expect(page.get_by_text("Turn 2 of 3")).to_be_visible()
 
 
+def test_episodes_are_told_apart_and_training_is_offered_too(page: Any, address: str) -> None:
+    page.goto(f"{address}#/team?run=0")
+    choice = page.get_by_role("combobox", name="Step through")
+    expect(choice.locator("option")).to_have_count(16)  # all fifteen, and none
+    page.get_by_role("combobox", name="Iteration").select_option("0")
+    expect(choice.locator("option")).to_have_count(8)
+    groups = choice.locator("optgroup").evaluate_all("all => all.map((each) => each.label)")
+    assert groups == ["Training, iteration 0", "Evaluation, greedy, iteration 0", "Evaluation, sampled, iteration 0"]
+    assert choice.locator("optgroup").first.locator("option").all_text_contents() == [
+        "lost 0, T1: 42",
+        "won +1, T1: 42 for sure.",
+        "failed 0, T2: 42",
+    ]
+    choice.select_option("train-000000:1")
+    expect(page.get_by_text("Turn 1 of 3")).to_be_visible()
+    choice.focus()
+    page.keyboard.press("ArrowRight")  # steps, though the choice has the focus
+    expect(page.get_by_text("Turn 2 of 3")).to_be_visible()
+    assert choice.input_value() == "train-000000:1"
+
+
+def test_a_run_that_names_no_agents_is_told_of(page: Any, served: Any, tmp_path: Path) -> None:
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "hollow/config.yaml").write_text("seed: 1\n", encoding="utf8")
+    page.goto(f"{served([tmp_path / 'hollow'])}#/team?run=0")
+    expect(page.locator("main")).to_contain_text("names no agents")
+    expect(page.locator(".live-mark")).to_have_text("not started")
+
+
 def test_rounds_within_a_turn_are_stepped_through_too(page: Any, address: str) -> None:
     page.goto(f"{address}#/team?run=1&episode=train-000000:0")
     expect(page.get_by_text("Round 1 of 2")).to_be_visible()

@@ -206,9 +206,9 @@ def test_next_crosses_the_pages_of_the_list(page: Any, address: str) -> None:
     expect(page.get_by_text("50 of 120")).to_be_visible()
 
 
-def test_links_to_the_task_over_time_and_to_the_turns(page: Any, address: str) -> None:
+def test_links_to_all_plays_of_the_task_and_to_the_turns(page: Any, address: str) -> None:
     page.goto(f"{address}#/episode?run=0&id=train-000001:0")
-    page.get_by_role("link", name="This task over time").click()
+    page.get_by_role("link", name="All plays of this task").click()
     assert listed(page, 4) == ["train-000000:0", "train-000000:1", "train-000001:0", "train-000002:0"]
     page.get_by_role("button", name="show all tasks").click()
     listed(page, 15)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from marft.config.learning import (
     CreditConfig,
@@ -55,6 +55,15 @@ class Config(Section):
     guard: GuardConfig = GuardConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _is_named(cls, given: Any) -> Any:
+        if callable(given):
+            raise ValueError(
+                "name the function, as in 'my_module:pay' ('__main__:pay' in a notebook): a run records it"
+            )
+        return given
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Config:

@@ -226,6 +226,11 @@ class RunConfig(Section):
         rest = {key: value for key, value in raw.items() if key != "tensorboard"}
         return {**rest, "trackers": ["tensorboard"] if raw["tensorboard"] else []}
 
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _one_alone(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
     @field_validator("trackers")
     @classmethod
     def _each_once(cls, trackers: list[str]) -> list[str]:

@@ -94,6 +94,8 @@ class RunDirectory:
         run = cls(Path(path))
         if run.config_file.is_file():
             return run
+        if run.path.is_file():
+            raise MarftError(f"{path}: is a file; name the folder of the run{_other_runs(run.path.parent)}")
         what = "is not a run (it has no config.yaml)" if run.path.exists() else "there is no such run"
         raise MarftError(f"{path}: {what}{_other_runs(run.path)}")
 

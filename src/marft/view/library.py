@@ -10,6 +10,7 @@ from typing import Any
 
 from marft import __version__
 from marft.run.directory import RunDirectory
+from marft.run.hub import is_remote
 from marft.run.metrics import flatten
 from marft.types import MarftError
 from marft.view import team
@@ -199,11 +200,17 @@ def find_runs(words: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
     """
     paths: list[Path] = []
     notes = []
-    for word in map(Path, words):
-        inside = [] if (word / "config.yaml").exists() or not word.is_dir() else list(word.glob("*/config.yaml"))
-        if not inside:
+    for given in words:
+        if is_remote(given):
+            raise MarftError(f"{given}: a pushed run holds no episodes to look at; name a run on this machine")
+        word = Path(given)
+        if not word.is_dir() or (word / "config.yaml").exists():
             paths.append(RunDirectory.open(word).path)
             continue
+        inside = list(word.glob("*/config.yaml"))
+        if not inside:
+            there = f"; did you mean '{word / 'runs'}'?" if (word / "runs").is_dir() else ""
+            raise MarftError(f"{given}: is not a run and holds none (no config.yaml in it or in its folders){there}")
         newest = sorted((file.parent for file in inside), key=lambda run: -(run / "config.yaml").stat().st_mtime)
         paths += newest[:MOST]
         if len(newest) > MOST:

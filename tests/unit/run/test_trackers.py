@@ -209,7 +209,8 @@ from marft.run.metrics import MetricsWriter
 run, settings, notes = RunDirectory(Path(sys.argv[1])), RunConfig(trackers=[sys.argv[2]], project="games"), []
 
 def end(start, error):
-    with contextlib.suppress(KeyboardInterrupt, ValueError), MetricsWriter(run, start, settings, notes.append) as writer:
+    ended = contextlib.suppress(KeyboardInterrupt, ValueError)
+    with ended, MetricsWriter(run, start, settings, notes.append) as writer:
         writer.write(start, {"success": 0.5})
         if error:
             raise error
@@ -236,7 +237,8 @@ print(json.dumps(found))
 def test_wandb_hears_how_a_run_ended(run):
     read = """
 files = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
-found = [record.exit.exit_code for file in files for record in records(file) if record.WhichOneof("record_type") == "exit"]
+ends = [each for file in files for each in records(file) if each.WhichOneof("record_type") == "exit"]
+found = [each.exit.exit_code for each in ends]
 """
     codes = (f"{END}end(0, ValueError('a crash'))", f"{END}end(1, None)", reading(RECORDS + read))
     assert json.loads(executed(run, "wandb", *codes, WANDB_MODE="offline")) == [1, 0]
@@ -257,9 +259,10 @@ assert wandb.run is None
 """
     read = """
 def keys(place):
-    return [sorted({each.key or each.nested_key[0] for each in record.history.item} - {"_step", "_timestamp", "_runtime"})
-            for file in place.glob("wandb/offline-run-*/*.wandb") for record in records(file)
-            if record.WhichOneof("record_type") == "history"]
+    found = [each.history.item for file in place.glob("wandb/offline-run-*/*.wandb") for each in records(file)
+             if each.WhichOneof("record_type") == "history"]
+    named = [[each.key or each.nested_key[0] for each in items] for items in found]
+    return [sorted(name for name in each if not name.startswith("_")) for each in named]
 found = [keys(Path.cwd()), keys(folder)]
 """
     codes = (END + use, reading(RECORDS + read))
@@ -285,9 +288,11 @@ assert current_run.get() is None
     read = """
 import trackio
 from trackio.sqlite_storage import SQLiteStorage
-logs = {project: [log for each in trackio.Api().runs(project)
-                  for log in SQLiteStorage.get_logs(project, each.name, run_id=each.id)] for project in ("mine", "games")}
-found = {project: [[log.get("x"), log.get("success")] for log in each] for project, each in logs.items()}
+found = {"mine": [], "games": []}
+for project, rows in found.items():
+    for each in trackio.Api().runs(project):
+        logs = SQLiteStorage.get_logs(project, each.name, run_id=each.id)
+        rows += [[log.get("x"), log.get("success")] for log in logs]
 """
     found = json.loads(executed(run, "trackio", END + use, reading(read), TRACKIO_DIR=str(tmp_path / "trackio")))
     assert found == {"mine": [[1, None], [2, None]], "games": [[None, 0.5], [None, 0.5]]}

@@ -1,4 +1,5 @@
-// Where the agents of a team stand and how the lines between them run: numbers in, numbers out, nothing drawn here.
+// Where the agents of a team stand and how the lines between them run, and the stages of an episode: numbers in,
+// numbers out, nothing drawn here.
 //
 // Agents stand in rows: a reader below those it reads. Lines that do not lead down (a circle, or a message of an
 // earlier turn) are dashed. A line to the next row is a soft S; one that passes rows runs beside them in a lane of its
@@ -212,3 +213,49 @@ function along([a, b, c, d], t) {
 
 const round = (number) => Math.round(number * 10) / 10;
 const spot = (point) => `${round(point.x)},${round(point.y)}`;
+
+// ------------------------------------------------------------------------------------------- an episode's stages
+
+/** What tells one line from another. */
+export const keyOf = (edge) => JSON.stringify([edge.from, edge.to, Boolean(edge.recall)]);
+
+/** An episode in stages, [{turn, round, rounds, places}]: in each no agent speaks twice, and all come after those they
+ * read. A turn is one stage unless its agents answer each other in it. A call and what follows its tool are one stage.
+ */
+export function stages(actions) {
+  const last = {};
+  const round = [];
+  actions.forEach((action, place) => {
+    const mine = last[action.agent];
+    const continued = mine !== undefined && actions[mine].turn === action.turn && toolAnswered(action, actions);
+    const again = mine !== undefined && actions[mine].turn === action.turn ? round[mine] + (continued ? 0 : 1) : 0;
+    const read = parentsOf(action, actions).filter((each) => actions[each].turn === action.turn && each < place);
+    round.push(Math.max(again, ...read.map((each) => round[each])));
+    last[action.agent] = place;
+  });
+  const found = new Map();
+  actions.forEach(({ turn }, place) => {
+    const key = turn * 1e6 + round[place];
+    if (!found.has(key)) found.set(key, { turn, round: round[place], places: [] });
+    found.get(key).places.push(place);
+  });
+  const sorted = [...found].sort(([a], [b]) => a - b).map(([, stage]) => stage);
+  return sorted.map((stage) => ({ ...stage, rounds: sorted.filter((each) => each.turn === stage.turn).length }));
+}
+
+const parentsOf = (action, actions) => (action.parents ?? []).filter((place) => actions[place]);
+const toolAnswered = (action, actions) => parentsOf(action, actions)
+  .some((place) => actions[place].agent === action.agent && actions[place].tool_results?.length);
+
+/** Who read whom in some actions, [{from, to, recall, count}]; as in a run's counts, own calls are none. */
+export function edgesOf(places, actions) {
+  const found = new Map();
+  for (const action of places.map((place) => actions[place])) {
+    if (toolAnswered(action, actions)) continue;
+    for (const speaker of parentsOf(action, actions).map((place) => actions[place])) {
+      const edge = { from: speaker.agent, to: action.agent, recall: speaker.turn < action.turn, per_episode: 1 };
+      found.set(keyOf(edge), { ...edge, count: (found.get(keyOf(edge))?.count ?? 0) + 1 });
+    }
+  }
+  return [...found.values()];
+}

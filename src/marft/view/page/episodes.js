@@ -91,8 +91,8 @@ function Filters({ run, stamp, list, change }) {
     onSubmit=${(event) => event.preventDefault()}>
     <${Search} value=${list.search ?? ""} onSearch=${(search) => change({ search }, true)} />
     <${Select} label="Play" options=${options(SPLITS)} ...${pick("split")} />
-    <${Select} label="Iteration, from 0" options=${options([["", "All"], ...iterations.map((each) => [`${each}`, `${each}`])])}
-      ...${pick("iteration")} />
+    <${Select} label="Iteration, from 0" ...${pick("iteration")}
+      options=${options([["", "All"], ...iterations.map((each) => [`${each}`, `${each}`])])} />
     <${Select} label="Agent" options=${options([["", "Any"], ...run.agents.map((each) => [each, each])])}
       ...${pick("agent")} />
     <${Select} label="Outcome" options=${options(OUTCOMES)} ...${pick("outcome")} />
@@ -204,7 +204,8 @@ function Loosen({ run, list, change }) {
       <button type="button" class="button"
         onClick=${() => change({ [key]: null })}>Without ${NAMES[key]} “${wordOf(key, list[key])}”</button>
       ${" "}${data ? total(data[index].total, {}) : "…"}</li>`)}
-      ${set.length > 1 && html`<li><button type="button" class="button" onClick=${none}>Without any filter</button></li>`}
+      ${set.length > 1 && html`<li><button type="button" class="button"
+        onClick=${none}>Without any filter</button></li>`}
     </ul></div>`;
 }
 
@@ -285,7 +286,8 @@ function Head({ episode, run }) {
   ];
   const task = { run: run.id, task: episode.task.id };
   return html`<div class="title"><h1>Task ${episode.task.id}</h1><${Outcome} episode=${episode} />
-      <span class="muted">${kindOf(episode.task) && `${episode.task.kind}, `}${where(episode)}, sample ${episode.sample}</span></div>
+      <span class="muted">${kindOf(episode.task) && `${episode.task.kind}, `}${where(episode)},
+        ${" "}sample ${episode.sample}</span></div>
     ${episode.error && html`<p class="failure">Not played to its end: ${episode.error.who} failed,
       ${" "}${episode.error.reason}</p>`}
     <${TaskPrompt} text=${episode.task.prompt} />

@@ -122,7 +122,10 @@ function foldAt(prefix, differ) {
   const inner = differ.filter(({ key }) => key.startsWith(`${prefix}.`));
   const gone = ({ values }) => values.map((value) => value === null || value === undefined).join();
   if (own && inner.length) return together(prefix, prefix, own, inner);
-  if (own || inner.length < 2 || !gone(inner[0]).includes("true") || new Set(inner.map(gone)).size > 1) return null;
+  if (own || inner.length < 2 || !inner.every((row) => gone(row).includes("true"))) return null;
+  // Of another shape in each run: only where that is all there is to tell, not several members that come and go
+  const flat = inner.every(({ key }) => !key.slice(prefix.length + 1).includes("."));
+  if (!flat && new Set(inner.map(gone)).size > 1) return null;
   const parts = inner.map(({ key }) => key.split("."));
   const same = parts[0].findIndex((part, index) => parts.some((each) => each[index] !== part));
   const shared = parts[0].slice(0, same).join(".");

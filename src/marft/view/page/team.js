@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "preact";
 import * as source from "marft/source";
 import { agentColour, colour as series, count, Empty, Explained, Failure, Link, Loading, number, Select, Table, useData,
   useKeys, useRuns } from "marft/ui";
-import { arrange } from "marft/drawing";
+import { arrange, edgesOf, keyOf, stages } from "marft/drawing";
 import { ended, Outcome, PLAYS, signed, where } from "marft/transcript";
 
 export function Team({ hash, go }) {
@@ -66,8 +66,9 @@ function EpisodeChoice({ run, stamp, iteration, id, episode, change }) {
     items.push(episode ? { ...episode, last: episode.actions.at(-1)?.text } : { id });
   const label = (item) => (item.task ? `${ended(item)} ${signed(item.reward)}, ${item.task.id}: ${
     (item.last ?? "").replace(/\s+/g, " ").trim().slice(0, 48) || "(an empty reply)"}` : item.id);
-  const options = [{ value: "", label: "None: all play" }, ...items.map((item) =>
-    ({ value: item.id, label: label(item), group: item.task && where(item).replace(/^./, (each) => each.toUpperCase()) }))];
+  const group = (item) => item.task && where(item).replace(/^./, (letter) => letter.toUpperCase());
+  const options = [{ value: "", label: "None: all play" },
+    ...items.map((item) => ({ value: item.id, label: label(item), group: group(item) }))];
   return html`<${Select} label="Step through an episode" value=${id ?? ""} options=${options}
     onChange=${(value) => change({ episode: value || null, turn: value ? 0 : null })} />`;
 }
@@ -163,7 +164,6 @@ function Lines({ plan, lines }) {
 }
 
 const once = (edges) => [...new Map(edges.map((edge) => [keyOf(edge), edge])).values()];
-const keyOf = (edge) => JSON.stringify([edge.from, edge.to, Boolean(edge.recall)]);
 const pixels = ({ x, y, width, height }) => ({ left: `${x}px`, top: `${y}px`, width: `${width}px`,
   height: `${height}px` });
 
@@ -214,47 +214,6 @@ function EdgeTable({ edges }) {
 }
 
 // ------------------------------------------------------------------------------------------------ an episode's turns
-
-/** An episode in stages, [{turn, round, rounds, places}]: in each no agent speaks twice, and all come after those they
- * read. A turn is one stage unless its agents answer each other in it. A call and what follows its tool are one stage.
- */
-export function stages(actions) {
-  const last = {};
-  const round = [];
-  actions.forEach((action, place) => {
-    const mine = last[action.agent];
-    const continued = mine !== undefined && actions[mine].turn === action.turn && toolAnswered(action, actions);
-    const again = mine !== undefined && actions[mine].turn === action.turn ? round[mine] + (continued ? 0 : 1) : 0;
-    const read = parentsOf(action, actions).filter((each) => actions[each].turn === action.turn && each < place);
-    round.push(Math.max(again, ...read.map((each) => round[each])));
-    last[action.agent] = place;
-  });
-  const found = new Map();
-  actions.forEach(({ turn }, place) => {
-    const key = turn * 1e6 + round[place];
-    if (!found.has(key)) found.set(key, { turn, round: round[place], places: [] });
-    found.get(key).places.push(place);
-  });
-  const sorted = [...found].sort(([a], [b]) => a - b).map(([, stage]) => stage);
-  return sorted.map((stage) => ({ ...stage, rounds: sorted.filter((each) => each.turn === stage.turn).length }));
-}
-
-const parentsOf = (action, actions) => (action.parents ?? []).filter((place) => actions[place]);
-const toolAnswered = (action, actions) => parentsOf(action, actions)
-  .some((place) => actions[place].agent === action.agent && actions[place].tool_results?.length);
-
-/** Who read whom in some actions, [{from, to, recall, count}]; as in a run's counts, own calls are none. */
-export function edgesOf(places, actions) {
-  const found = new Map();
-  for (const action of places.map((place) => actions[place])) {
-    if (toolAnswered(action, actions)) continue;
-    for (const speaker of parentsOf(action, actions).map((place) => actions[place])) {
-      const edge = { from: speaker.agent, to: action.agent, recall: speaker.turn < action.turn, per_episode: 1 };
-      found.set(keyOf(edge), { ...edge, count: (found.get(keyOf(edge))?.count ?? 0) + 1 });
-    }
-  }
-  return [...found.values()];
-}
 
 function Steps({ run, all, episode, change, hash }) {
   const { actions } = episode;

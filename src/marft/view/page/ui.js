@@ -21,7 +21,7 @@
 //   useTheme() -> "light" | "dark"                renders again when it changes
 //   useGlossary() -> entries of /api/glossary ([] until they are there)
 // Functions
-//   number(x) percent(x) interval({mean, low, high}) count(x) duration(seconds) when(iso) clock(date)    texts; "–" if null
+//   number(x) percent(x) interval({mean, low, high}) count(x) duration(seconds) when(iso) clock(date)   texts; "–" if null
 //   href(view, params)  matching(glossary, key)  agentColour(agents, name) -> 0..7  colour(i) -> "var(--series-N)"
 //   paint(name) -> the colour a CSS variable has now (for a canvas);  DASHES: line styles by index, in pixels
 //
