@@ -73,11 +73,11 @@ def push(run: RunDirectory, repository: str, which: str = "latest", private: boo
     from marft.run.parcel import pack
 
     _check_name(repository)
-    if huggingface_hub.get_token() is None:
-        raise MarftError(f"{repository}: you are not logged in to the hub; run `hf auth login`, or set HF_TOKEN")
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         cut = pack(run, which, repository, at)
+        if huggingface_hub.get_token() is None:
+            raise MarftError(f"{repository}: you are not logged in to the hub; run `hf auth login`, or set HF_TOKEN")
         paths = {path.relative_to(at).as_posix(): path for path in sorted(at.rglob("*")) if path.is_file()}
         with _explained(repository, repository):
             api = huggingface_hub.HfApi()

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import httpx
 import yaml
 
 from marft.config.learning import RunConfig
@@ -36,6 +37,8 @@ from marft.types import MarftError
 
 Note = Callable[[str], None]
 History = Sequence[tuple[int, Mapping[str, float]]]  # (iteration, scalars) of what a resumed run keeps
+# Training waits for a tracker: by default mlflow would try for minutes before it gives a lost server up
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "trackio": "trackio"}
 
 
@@ -136,6 +139,8 @@ class Mlflow:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        for key, value in PATIENCE.items():
+            os.environ.setdefault(key, value)
         self._client = MlflowClient()
         if opening.known:
             self.known = dict(opening.known)
@@ -285,6 +290,11 @@ def _mlflow_fault() -> str:
             f"mlflow logs to the folder {place} only with the environment variable MLFLOW_ALLOW_FILE_STORE=true; set "
             "it, or set MLFLOW_TRACKING_URI to the address of a server"
         )
+    elif scheme in ("http", "https"):
+        try:
+            httpx.get(place, timeout=10)
+        except httpx.HTTPError as error:
+            return f"mlflow's server at {place} cannot be reached ({error}); start it, or set MLFLOW_TRACKING_URI"
     return ""
 
 

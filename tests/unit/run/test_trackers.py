@@ -402,7 +402,11 @@ def test_a_missing_package_is_found_before_anything_is_made(tmp_path, monkeypatc
     [
         ("wandb", {}, "wandb knows no API key; run `wandb login`"),
         ("mlflow", {"MLFLOW_TRACKING_URI": "file:///nowhere"}, "MLFLOW_ALLOW_FILE_STORE=true"),
-        ("mlflow", {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, ""),
+        (
+            "mlflow",
+            {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"},
+            "mlflow's server at http://127.0.0.1:9 cannot be reached",
+        ),
     ],
 )
 def test_one_with_nowhere_to_log_to_is_found_before_training(tmp_path, name, environment, said):
