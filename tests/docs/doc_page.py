@@ -208,6 +208,8 @@ def _bash(script: str, folder: Path, until: str | None = None) -> tuple[int, str
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # A job in the background of a script ignores Ctrl-C, and so would all that it starts
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             if until is not None:
