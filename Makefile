@@ -1,4 +1,4 @@
-# Two commands: `make demo` (a team that learns, at most ten minutes) and `make test` (the whole suite).
+# Two commands: `make demo` (a team that learns, at most ten minutes) and `make test` (the suite).
 # `make` picks nothing for you about GPUs: torch comes as pip resolves it (see README, "CPU or GPU").
 
 PYTHON ?= python3.11
@@ -7,7 +7,7 @@ BIN := .venv/bin
 # small model four times slower. This is little enough for the one and long enough for the other.
 export GOMP_SPINCOUNT ?= 2000
 
-.PHONY: demo test lint docs wheel clean
+.PHONY: demo test test-slow lint docs wheel clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -21,7 +21,11 @@ demo: .venv/.ready
 	$(BIN)/marft train examples/quickstart.yaml
 
 test: .venv/.ready
-	HF_HUB_OFFLINE=1 $(BIN)/pytest
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not slow and not browser"
+
+# What takes as long again: every block of the documentation, and the page in a browser (Chromium)
+test-slow: .venv/.ready
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "slow or browser"
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ def _fences(text: str) -> int:
     return sum(line.lstrip(" >").startswith("```") for line in text.splitlines()) // 2
 
 
+@pytest.mark.slow  # four minutes
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf8")

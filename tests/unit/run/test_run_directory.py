@@ -124,7 +124,7 @@ def test_opening_what_is_no_run_names_the_runs_there_are(config, run, tmp_path):
         RunDirectory.open(tmp_path)
     with pytest.raises(MarftError, match=r"there is no such run$"):
         RunDirectory.open(tmp_path / "no" / "where")
-    with pytest.raises(MarftError, match="is not a run"):
+    with pytest.raises(MarftError, match=r"config\.yaml: is a file; name the folder of the run$"):
         RunDirectory.open(run.config_file)
 
 
