@@ -24,11 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from marft.run.directory import RunDirectory, fsync, write_text
+from marft.run.directory import CHECKPOINT_NAME, RunDirectory, fsync, write_text
 from marft.types import MarftError
 
 MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"\d{6,}")
 _HIDDEN = re.compile(r"\.(\d{6,})\.(tmp|old|gone)-\d+")
 
 
@@ -151,7 +150,7 @@ def verify(folder: Path) -> None:
     fault = _fault(folder)
     if fault is None:
         return
-    numbered = [each for each in folder.parent.iterdir() if _FOLDER.fullmatch(each.name)]
+    numbered = [each for each in folder.parent.iterdir() if CHECKPOINT_NAME.fullmatch(each.name)]
     earlier = [each for each in numbered if folder in numbered and int(each.name) < int(folder.name)]
     whole = next((each for each in sorted(earlier, key=_number, reverse=True) if _fault(each) is None), None)
     advice = f"checkpoint '{whole.name}' is whole" if whole else "no earlier checkpoint is whole"

@@ -21,7 +21,7 @@ from marft.types import Action, Episode, MarftError, Spelt, Trace
 
 Spell = Callable[[Action], Spelt]
 LOOK = 0.3  # seconds: who asks whether a run is live holds its lock for an instant
-_CHECKPOINT = re.compile(r"\d{6,}")
+CHECKPOINT_NAME = re.compile(r"\d{6,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -61,7 +61,7 @@ class RunDirectory:
         """After how many iterations there is a checkpoint, oldest first; half-written ones do not count."""
         if not self.checkpoints.is_dir():
             return []
-        return sorted(int(each.name) for each in self.checkpoints.iterdir() if _CHECKPOINT.fullmatch(each.name))
+        return sorted(int(each.name) for each in self.checkpoints.iterdir() if CHECKPOINT_NAME.fullmatch(each.name))
 
     @classmethod
     def create(cls, config: Config, at: str | Path | None = None) -> RunDirectory:
